@@ -1,0 +1,260 @@
+//! A shared completion queue and its one poller.
+//!
+//! The exclusive half (`I::Poller`, a few words) lives in a `Mutex<Option<_>>` while nobody polls.
+//! Claiming moves it out, dropping the claim moves it back: a lock at each hand-over, none at a poll,
+//! and no unsafe. A forgotten poller leaves the slot empty for good, so the queue is unpollable but
+//! nothing is aliased.
+//!
+//! Routes: see `core.rs`. A route that closes keeps its slot and its share of the depth until the
+//! queue has been seen empty after the close; only then can no stale completion name it.
+
+use crate::{
+    core::Route,
+    domain::{DomainShared, IbvDomain},
+    error::{Error, ErrorKind, PollCompletionError},
+    provider::{CompletionQueue, CqConfig, IbvDomainImpl},
+    wc::IbvWc,
+    wr::SEQ_BITS,
+};
+use std::{
+    fmt,
+    os::fd::BorrowedFd,
+    sync::atomic::{
+        AtomicU64,
+        Ordering::{Acquire, Release},
+    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+/// A completion queue. Any number of queue pairs may report to it; one [`Poller`] consumes it.
+#[derive(Debug)]
+pub struct IbvCq<I: IbvDomainImpl> {
+    /// `None` while claimed. Before `cq`: a poller drops before its queue.
+    parked: Mutex<Option<I::Poller>>,
+    cq: I::Cq,
+    routes: Mutex<Routes>,
+    /// Counts closed routes, so that a poller sees with one load that there is something to reap.
+    closes: AtomicU64,
+    config: CqConfig,
+    domain: Arc<DomainShared<I>>,
+}
+
+#[derive(Debug, Default)]
+struct Routes {
+    slots: Vec<Slot>,
+    /// The queue pair whose `poll_completion` holds the poller; nobody else may attach meanwhile.
+    sole: Option<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    route: Option<Arc<Route>>,
+    /// The value of `closes` that closed it.
+    closed: Option<u64>,
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<I: IbvDomainImpl> IbvCq<I> {
+    pub(crate) fn new(domain: Arc<DomainShared<I>>, config: CqConfig) -> Result<Self, Error> {
+        let (cq, poller) = domain.imp.create_cq(&config)?;
+        let (parked, routes) = (Mutex::new(Some(poller)), Mutex::default());
+        Ok(Self { parked, cq, routes, closes: AtomicU64::new(0), config, domain })
+    }
+
+    /// Completions it holds. Queue pairs reserve their share of it when created.
+    pub fn depth(&self) -> u32 {
+        self.config.depth
+    }
+
+    pub(crate) fn imp(&self) -> &I::Cq {
+        &self.cq
+    }
+
+    pub(crate) fn is_of(&self, domain: &IbvDomain<I>) -> bool {
+        std::ptr::eq(&self.domain.imp, domain.imp())
+    }
+
+    /// Claims the right to poll, until the poller drops.
+    ///
+    /// # Errors
+    /// `InUse` while somebody else has it.
+    pub fn poller(self: &Arc<Self>) -> Result<Poller<I>, Error> {
+        self.claim(None).map_err(|e| Error::new(ErrorKind::InUse, "poller", e.to_string()))
+    }
+
+    fn claim(self: &Arc<Self>, sole: Option<u64>) -> Result<Poller<I>, PollCompletionError> {
+        let mut routes = lock(&self.routes);
+        if sole.is_some_and(|me| routes.live().any(|r| r.owner != me)) {
+            return Err(PollCompletionError::Shared);
+        }
+        let imp = lock(&self.parked).take().ok_or(PollCompletionError::Claimed)?;
+        routes.sole = sole;
+        Ok(Poller { imp: Some(imp), table: routes.table(), reaped: 0, cq: self.clone() })
+    }
+
+    /// Gives `route` a slot and its share of the depth.
+    pub(crate) fn attach(&self, route: &Arc<Route>) -> Result<u16, Error> {
+        let fail = |kind, detail: String| Err(Error::new(kind, "create_qp", detail));
+        let mut routes = lock(&self.routes);
+        if routes.sole.is_some() {
+            let detail = "the completion queue is polled by another queue pair's poll_completion; give each its own, or poll through IbvCq::poller";
+            return fail(ErrorKind::InUse, detail.into());
+        }
+        let (reserved, depth) = (routes.reserved(), u64::from(self.config.depth));
+        if reserved + u64::from(route.depth) > depth {
+            let detail = format!(
+                "the completion queue has {depth} entries, {reserved} of them reserved, and this work queue needs {}; make it deeper",
+                route.depth
+            );
+            return fail(ErrorKind::OutOfResources, detail);
+        }
+        let free = routes.slots.iter().position(|s| s.route.is_none()).unwrap_or(routes.slots.len());
+        let Ok(slot) = u16::try_from(free) else {
+            return fail(
+                ErrorKind::OutOfResources,
+                "65536 work queues report to this completion queue".into(),
+            );
+        };
+        if free == routes.slots.len() {
+            routes.slots.push(Slot::default());
+        }
+        routes.slots[free] = Slot { route: Some(route.clone()), closed: None };
+        Ok(slot)
+    }
+}
+
+impl Routes {
+    fn live(&self) -> impl Iterator<Item = &Arc<Route>> {
+        self.slots.iter().filter(|s| s.closed.is_none()).flat_map(|s| &s.route)
+    }
+    /// Entries set aside, for the dead too until they are reaped.
+    fn reserved(&self) -> u64 {
+        self.slots.iter().flat_map(|s| &s.route).map(|r| u64::from(r.depth)).sum()
+    }
+    fn table(&self) -> Vec<Option<Arc<Route>>> {
+        self.slots.iter().map(|s| s.route.clone()).collect()
+    }
+}
+
+/// `IbvCq<I>` without its `I`, for the queue pair that keeps it alive.
+pub(crate) trait CqHandle: fmt::Debug + Send + Sync {
+    fn close_route(&self, slot: u16);
+    fn claim_sole(self: Arc<Self>, owner: u64) -> Result<Box<dyn CompletionQueue>, PollCompletionError>;
+}
+
+impl<I: IbvDomainImpl> CqHandle for IbvCq<I> {
+    fn close_route(&self, slot: u16) {
+        let mut routes = lock(&self.routes);
+        let close = self.closes.fetch_add(1, Release) + 1;
+        if let Some(slot) = routes.slots.get_mut(usize::from(slot)) {
+            slot.closed = Some(close);
+        }
+    }
+    fn claim_sole(self: Arc<Self>, owner: u64) -> Result<Box<dyn CompletionQueue>, PollCompletionError> {
+        Ok(Box::new(self.claim(Some(owner))?))
+    }
+}
+
+/// The right to poll one queue. `Send`, so a thread can own it; not `Clone`.
+#[derive(Debug)]
+pub struct Poller<I: IbvDomainImpl> {
+    /// `None` only inside `drop`.
+    imp: Option<I::Poller>,
+    /// This poller's copy of the routes; refreshed when a completion names one it has not met.
+    table: Vec<Option<Arc<Route>>>,
+    reaped: u64,
+    cq: Arc<IbvCq<I>>,
+}
+
+impl<I: IbvDomainImpl> Poller<I> {
+    /// Takes up to `out.len()` completions and returns their credits. Neither allocates nor locks,
+    /// but for the first completion of a new queue pair and the first empty poll after one closed.
+    ///
+    /// # Errors
+    /// See [`PollCompletionError`]; `Corrupt` and `Device` mean that the queue's queue pairs are dead.
+    pub fn poll(&mut self, out: &mut [IbvWc]) -> Result<usize, PollCompletionError> {
+        let closes = self.cq.closes.load(Acquire);
+        let imp = self.imp.as_mut().ok_or(PollCompletionError::Claimed)?;
+        let n = imp.poll(out)?;
+        let got = out.get(..n).ok_or(PollCompletionError::Corrupt(n as u64))?;
+        for wc in got {
+            match self.table.get((wc.wr_id >> SEQ_BITS) as usize) {
+                Some(Some(route)) => route.retire(wc)?,
+                _ => self.meet(wc)?,
+            }
+        }
+        if n < out.len() && closes != self.reaped {
+            self.reap(closes);
+        }
+        Ok(n)
+    }
+
+    /// Asks for one event at the channel when the next completion arrives; with `solicited_only`, the
+    /// next solicited one or error. Completions already queued raise none: poll once more after arming,
+    /// then wait on [`channel`](Self::channel).
+    ///
+    /// # Errors
+    /// `NoChannel` where the queue was created without one.
+    pub fn arm(&mut self, solicited_only: bool) -> Result<(), PollCompletionError> {
+        self.imp.as_mut().ok_or(PollCompletionError::Claimed)?.arm(solicited_only)
+    }
+
+    /// The channel's descriptor, readable while an event waits; `None` without a channel.
+    pub fn channel(&self) -> Option<BorrowedFd<'_>> {
+        self.imp.as_ref()?.channel()
+    }
+
+    /// Takes all waiting events off the channel and returns their number. Never blocks.
+    ///
+    /// # Errors
+    /// `NoChannel` where the queue was created without one.
+    pub fn take_events(&mut self) -> Result<u32, PollCompletionError> {
+        self.imp.as_mut().ok_or(PollCompletionError::Claimed)?.take_events()
+    }
+
+    #[cold]
+    fn meet(&mut self, wc: &IbvWc) -> Result<(), PollCompletionError> {
+        self.table = lock(&self.cq.routes).table();
+        let route = self.table.get((wc.wr_id >> SEQ_BITS) as usize).and_then(Option::as_ref);
+        route.ok_or(PollCompletionError::Corrupt(wc.wr_id))?.retire(wc)
+    }
+
+    /// Frees the routes that had closed before a poll which then found the queue empty.
+    #[cold]
+    fn reap(&mut self, closes: u64) {
+        let mut routes = lock(&self.cq.routes);
+        for slot in &mut routes.slots {
+            if slot.closed.is_some_and(|at| at <= closes) {
+                *slot = Slot::default();
+            }
+        }
+        self.table = routes.table();
+        self.reaped = closes;
+    }
+}
+
+impl<I: IbvDomainImpl> CompletionQueue for Poller<I> {
+    fn poll(&mut self, out: &mut [IbvWc]) -> Result<usize, PollCompletionError> {
+        Self::poll(self, out)
+    }
+    fn arm(&mut self, solicited_only: bool) -> Result<(), PollCompletionError> {
+        Self::arm(self, solicited_only)
+    }
+    fn channel(&self) -> Option<BorrowedFd<'_>> {
+        Self::channel(self)
+    }
+    fn take_events(&mut self) -> Result<u32, PollCompletionError> {
+        Self::take_events(self)
+    }
+}
+
+impl<I: IbvDomainImpl> Drop for Poller<I> {
+    fn drop(&mut self) {
+        let mut routes = lock(&self.cq.routes);
+        routes.sole = None;
+        *lock(&self.cq.parked) = self.imp.take();
+    }
+}

@@ -1,0 +1,119 @@
+//! Closing a queue pair in two phases: to the error state first, destroyed when nothing is in flight.
+
+use super::Connected;
+use crate::{
+    core::FromCore,
+    error::Error,
+    memory::IbvRemoteMemoryRegionView,
+    post,
+    queue_pair::{IbvQueuePair, QpState},
+    wc::{IbvWc, PollTarget},
+    wr::Request,
+};
+use std::{thread, time::Instant};
+
+impl<Q: IbvQueuePair> Connected<Q> {
+    /// First phase of closing: to the error state, and no more posts. The completions still have to
+    /// be polled, by whoever polls.
+    ///
+    /// # Errors
+    /// The device's; the queue pair comes back, unchanged.
+    pub fn start_close(mut self) -> Result<Closing<Q>, (Self, Error)> {
+        post::discard(&mut self.0);
+        match self.0.enter_error() {
+            Ok(()) => {
+                self.0.core_mut(FromCore(())).close();
+                Ok(Closing(self.0))
+            }
+            Err(e) => Err((self, e)),
+        }
+    }
+
+    /// Closes and waits until nothing is in flight, at most until `deadline`. Polls by itself where
+    /// this queue pair may (`poll_completion` would work); elsewhere it waits for the other poller,
+    /// which must run on another thread. Completions it polls are dropped.
+    ///
+    /// # Errors
+    /// The device's, before anything was closed; the queue pair comes back.
+    pub fn close(self, deadline: Instant) -> Result<Closed, (Self, Error)> {
+        let mut closing = self.start_close()?;
+        loop {
+            closing.poll_own();
+            if closing.is_drained() || Instant::now() >= deadline {
+                return Ok(closing.finish());
+            }
+            thread::yield_now();
+        }
+    }
+}
+
+/// A queue pair in the error state that waits for its last completions.
+#[derive(Debug)]
+#[must_use = "dropping it abandons what is in flight"]
+pub struct Closing<Q: IbvQueuePair>(Q);
+
+/// How a close ended. The queue pair is destroyed either way, and no memory is at stake: a region
+/// deregisters before it frees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closed {
+    /// Every request has reported.
+    Drained,
+    /// These many had not.
+    Abandoned {
+        /// Requests of the send queue.
+        sends: u32,
+        /// Receives.
+        recvs: u32,
+    },
+}
+
+impl<Q: IbvQueuePair> Closing<Q> {
+    /// Whether nothing is in flight. Never blocks.
+    ///
+    /// Unsignaled requests that succeeded stay silent in the error state too, so a send queue that
+    /// ends in them gets one signaled marker behind them: it can only flush, and it does so last.
+    pub fn is_drained(&mut self) -> bool {
+        if self.0.core().send.in_flight() > 0 && self.0.core().send.ends_silent() {
+            self.post_marker();
+        }
+        let core = self.0.core();
+        core.send.in_flight() == 0 && core.recv.in_flight() == 0
+    }
+
+    /// A run of unsignaled requests is shorter than the queue, so there is room for one more, unless
+    /// completions are due that will make some.
+    fn post_marker(&mut self) {
+        let marker = Request::put(IbvRemoteMemoryRegionView::default(), &[]);
+        self.0.core_mut(FromCore(())).send.admit();
+        if post::enqueue(&mut self.0, &marker).is_ok() {
+            let _ = post::ring(&mut self.0);
+        }
+        self.0.core_mut(FromCore(())).send.refuse();
+    }
+
+    /// Asks the device for the state.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn state(&mut self) -> Result<QpState, Error> {
+        self.0.state()
+    }
+
+    /// Destroys the queue pair, drained or not.
+    pub fn finish(self) -> Closed {
+        let core = self.0.core();
+        match (core.send.in_flight(), core.recv.in_flight()) {
+            (0, 0) => Closed::Drained,
+            (sends, recvs) => Closed::Abandoned { sends, recvs },
+        }
+    }
+
+    fn poll_own(&mut self) {
+        let mut wcs = [IbvWc::default(); 16];
+        for target in [PollTarget::Send, PollTarget::Recv] {
+            if let Ok(poller) = self.0.core_mut(FromCore(())).sole_poller(target) {
+                while matches!(poller.poll(&mut wcs), Ok(1..)) {}
+            }
+        }
+    }
+}

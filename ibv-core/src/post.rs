@@ -1,0 +1,274 @@
+//! Bounds, chunks and credits: the checks no provider repeats.
+//!
+//! The flow is always reserve → the provider builds → advance, so a provider that refuses leaves the
+//! counters as they were.
+
+use crate::{
+    caps::{Caps, Support},
+    core::FromCore,
+    error::{Error, PostError},
+    memory::{IbvMemoryRegionView, IbvRemoteMemoryRegionView},
+    queue_pair::IbvQueuePair,
+    wr::{Op, Payload, RecvRequest, Request, WorkRequest, WrIds},
+};
+use std::slice;
+
+mod split;
+use split::{Ranges, enqueue_split};
+
+/// The most ranges a request may have, whatever the device can do.
+const MAX_SGE: usize = 32;
+
+/// Builds a request of one registered range: the hot path. Everything is passed by value, and what is
+/// rare is a call that copies, so nothing here needs an address and the optimiser keeps it in registers.
+#[inline]
+pub(crate) fn enqueue_one<Q: IbvQueuePair + ?Sized>(
+    qp: &mut Q,
+    op: Op,
+    local: IbvMemoryRegionView<'_>,
+    remote: IbvRemoteMemoryRegionView,
+) -> Result<WrIds, PostError> {
+    let caps = qp.core_mut(FromCore(())).limits();
+    let (fits, support) = match op {
+        Op::Write => (local.len() <= remote.len, caps.write),
+        Op::WriteWithImm(_) => (local.len() <= remote.len, caps.write_with_imm),
+        Op::Read => (local.len() == remote.len, caps.read),
+        _ => (false, Support::Absent),
+    };
+    if !fits || !support.present() || local.len().wrapping_sub(1) >= caps.max_msg_size {
+        return enqueue_rare(qp, op, local, remote);
+    }
+    let parts = Parts { op, signaled: true, fence: false, solicited: false, remote };
+    build(qp, parts, Payload::Sges(slice::from_ref(&local)))
+}
+
+#[cold]
+#[inline(never)]
+fn enqueue_rare<Q: IbvQueuePair + ?Sized>(
+    qp: &mut Q,
+    op: Op,
+    local: IbvMemoryRegionView<'_>,
+    remote: IbvRemoteMemoryRegionView,
+) -> Result<WrIds, PostError> {
+    enqueue(qp, &Request::new(op, remote, Payload::Sges(&[local])))
+}
+
+/// Checks `req`, takes its credits and builds it. On `Err` the request left nothing behind.
+pub(crate) fn enqueue<Q: IbvQueuePair + ?Sized>(qp: &mut Q, req: &Request<'_>) -> Result<WrIds, PostError> {
+    let caps = qp.core().limits();
+    let len = transfer_len(caps, req)?;
+    if let Payload::Sges(sges) = req.local {
+        let whole = sges.iter().map(|s| s.len()).sum::<usize>() == len && sges.iter().all(|s| !s.is_empty());
+        if !whole || len > limit(caps, req.op) {
+            return enqueue_split(qp, req, sges, len);
+        }
+    }
+    build(qp, Parts::of(req), req.local)
+}
+
+/// Largest single work request of this kind, bytes.
+fn limit(caps: &Caps, op: Op) -> usize {
+    match op {
+        Op::Send | Op::SendWithImm(_) => caps.max_send_size,
+        _ => caps.max_msg_size,
+    }
+}
+
+/// A request but for its local side.
+#[derive(Clone, Copy)]
+struct Parts {
+    op: Op,
+    signaled: bool,
+    fence: bool,
+    solicited: bool,
+    remote: IbvRemoteMemoryRegionView,
+}
+
+impl Parts {
+    fn of(req: &Request<'_>) -> Self {
+        let Request { op, signaled, fence, solicited, remote, local: _ } = *req;
+        Self { op, signaled, fence, solicited, remote }
+    }
+    #[inline]
+    fn request(self, id: u64, local: Payload<'_>) -> WorkRequest<'_> {
+        let Self { op, signaled, fence, solicited, remote } = self;
+        WorkRequest { id, op, signaled, fence, solicited, local, remote }
+    }
+}
+
+/// Hands a checked request to the provider, and takes its credit once it is built.
+#[inline]
+fn build<Q: IbvQueuePair + ?Sized>(qp: &mut Q, parts: Parts, local: Payload<'_>) -> Result<WrIds, PostError> {
+    let ids = qp.core_mut(FromCore(())).send.reserve(1, parts.signaled)?;
+    qp.enqueue(&parts.request(ids.first, local))?;
+    qp.core_mut(FromCore(())).send.advance(1, parts.signaled);
+    Ok(ids)
+}
+
+/// Bytes to move, once everything about `req` fits.
+fn transfer_len(caps: &Caps, req: &Request<'_>) -> Result<usize, PostError> {
+    let local = local_len(caps, req.local)?;
+    let fits = |n: usize, room: usize| if n <= room { Ok(n) } else { Err(PostError::OutOfBounds) };
+    let (support, len) = match req.op {
+        Op::Write => (caps.write, fits(local, req.remote.len)?),
+        Op::WriteWithImm(_) => (caps.write_with_imm, fits(local, req.remote.len)?),
+        Op::Read => (caps.read, fits(req.remote.len, local)?),
+        Op::Send | Op::SendWithImm(_) if local > caps.max_send_size => return Err(PostError::MessageTooLong),
+        Op::Send => (caps.send, local),
+        Op::SendWithImm(_) => (caps.send_with_imm, local),
+        Op::CompareSwap { .. } | Op::FetchAdd(_) => {
+            if local != 8 || req.remote.len < 8 || !req.remote.addr.is_multiple_of(8) {
+                return Err(PostError::OutOfBounds);
+            }
+            (caps.atomics, 8)
+        }
+    };
+    let inline = matches!(req.local, Payload::Inline(_));
+    if !support.present() || inline && req.op.fills_local() || req.fence && !caps.fence.present() {
+        return Err(PostError::Unsupported);
+    }
+    Ok(len)
+}
+
+fn local_len(caps: &Caps, local: Payload<'_>) -> Result<usize, PostError> {
+    match local {
+        Payload::Sges([one]) => Ok(one.len()),
+        Payload::Sges(sges) if sges.len() > (caps.max_send_sge as usize).min(MAX_SGE) => {
+            Err(PostError::TooManySge)
+        }
+        Payload::Sges(sges) => total(sges),
+        Payload::Inline(data) if data.len() > caps.max_inline as usize => Err(PostError::InlineTooLong),
+        Payload::Inline(data) => Ok(data.len()),
+    }
+}
+
+fn total(sges: &[IbvMemoryRegionView<'_>]) -> Result<usize, PostError> {
+    sges.iter().try_fold(0usize, |n, s| n.checked_add(s.len())).ok_or(PostError::OutOfBounds)
+}
+
+/// Publishes everything built. `Err` says that none of it was.
+#[inline]
+pub(crate) fn ring<Q: IbvQueuePair + ?Sized>(qp: &mut Q) -> Result<(), PostError> {
+    let send = &mut qp.core_mut(FromCore(())).send;
+    if !send.dirty() {
+        return Ok(());
+    }
+    let done = match send.take_void() {
+        Some(e) => Err(e),
+        None => qp.ring_doorbell(FromCore(())),
+    };
+    match done {
+        Ok(()) => qp.core_mut(FromCore(())).send.commit(),
+        Err(_) => forget(qp),
+    }
+    done
+}
+
+/// Un-builds everything since the last ring.
+#[inline]
+pub(crate) fn discard<Q: IbvQueuePair + ?Sized>(qp: &mut Q) {
+    if qp.core().send.dirty() {
+        forget(qp);
+    }
+}
+
+#[cold]
+fn forget<Q: IbvQueuePair + ?Sized>(qp: &mut Q) {
+    qp.discard(FromCore(()));
+    qp.core_mut(FromCore(())).send.forget(None);
+}
+
+/// Posts one receive. Zero bytes are a legal receive: an immediate needs no room.
+#[inline]
+pub(crate) fn recv<Q: IbvQueuePair + ?Sized>(
+    qp: &mut Q,
+    sges: &[IbvMemoryRegionView<'_>],
+) -> Result<u64, PostError> {
+    let core = qp.core_mut(FromCore(()));
+    if sges.len() > (core.limits().max_recv_sge as usize).min(MAX_SGE) {
+        return Err(PostError::TooManySge);
+    }
+    let mut piece = [IbvMemoryRegionView::EMPTY; MAX_SGE];
+    let used = Ranges::new(sges).fill(&mut piece, total(sges)?);
+    let id = core.recv.reserve(1, true)?.first;
+    qp.enqueue_recv(&RecvRequest { id, local: &piece[..used] })?;
+    let recv = &mut qp.core_mut(FromCore(())).recv;
+    recv.advance(1, true);
+    recv.commit();
+    Ok(id)
+}
+
+/// Enqueue and ring: the convenience tier, whose errors say both sides' values.
+pub(crate) fn now<Q: IbvQueuePair + ?Sized>(
+    qp: &mut Q,
+    verb: &'static str,
+    req: &Request<'_>,
+) -> Result<Vec<u64>, Error> {
+    discard(qp);
+    let posted = enqueue(qp, req).and_then(|ids| ring(qp).map(|()| ids));
+    posted.map(Vec::from).map_err(|e| explain(qp, verb, req, e))
+}
+
+/// Enqueue alone, likewise; for providers that offer the seeds' struct.
+///
+/// # Errors
+/// `Post`, with both sides' values; nothing was built.
+pub fn enqueue_explained<Q: IbvQueuePair + ?Sized>(
+    qp: &mut Q,
+    verb: &'static str,
+    req: &Request<'_>,
+) -> Result<Vec<u64>, Error> {
+    enqueue(qp, req).map(Vec::from).map_err(|e| explain(qp, verb, req, e))
+}
+
+/// Rings what [`enqueue_explained`] built; for providers that offer the seeds' struct.
+///
+/// # Errors
+/// `Post`; nothing was published, and everything built since the last ring is forgotten.
+pub fn ring_explained<Q: IbvQueuePair + ?Sized>(qp: &mut Q) -> Result<(), Error> {
+    ring(qp).map_err(|e| Error::post("ring_doorbell", e, format!("{e}; nothing was published")))
+}
+
+/// Posts one receive, likewise; for providers that offer the seeds' struct.
+///
+/// # Errors
+/// `Post`, with the queue's numbers; nothing was posted.
+pub fn recv_explained<Q: IbvQueuePair + ?Sized>(
+    qp: &mut Q,
+    sges: &[IbvMemoryRegionView<'_>],
+) -> Result<u64, Error> {
+    recv(qp, sges).map_err(|e| {
+        let (depth, free) = (qp.core().recv.depth(), qp.core().recv.free());
+        let most = qp.core().limits().max_recv_sge;
+        let detail = format!("{e}; {free} of {depth} receives free, {} ranges of at most {most}", sges.len());
+        Error::post("post_recv", e, detail)
+    })
+}
+
+/// What a hot-path code leaves out: both sides' numbers.
+#[cold]
+fn explain<Q: IbvQueuePair + ?Sized>(qp: &Q, verb: &'static str, req: &Request<'_>, e: PostError) -> Error {
+    let (send, caps) = (&qp.core().send, qp.core().limits());
+    let (local, ranges) = match req.local {
+        Payload::Sges(sges) => (sges.iter().fold(0usize, |n, s| n.saturating_add(s.len())), sges.len()),
+        Payload::Inline(data) => (data.len(), 0),
+    };
+    let remote = req.remote.len;
+    let numbers = match e {
+        PostError::OutOfBounds if req.op == Op::Read => {
+            format!("local buffer size ({local}) is smaller than remote buffer size ({remote})")
+        }
+        PostError::OutOfBounds => format!(
+            "remote buffer size ({remote}) is smaller than local buffer size ({local}), or not 8 aligned bytes"
+        ),
+        PostError::QueueFull => {
+            let need = local.div_ceil(caps.max_msg_size.max(1)).max(1);
+            format!("{e}; {} of {} slots free, {need} needed", send.free(), send.depth())
+        }
+        PostError::TooManySge => format!("{e}; {ranges} given, {} allowed", caps.max_send_sge),
+        PostError::InlineTooLong => format!("{e}; {local} bytes given, {} allowed", caps.max_inline),
+        PostError::MessageTooLong => format!("{e}; {local} bytes given, {} allowed", caps.max_send_size),
+        e => e.to_string(),
+    };
+    Error::post(verb, e, numbers)
+}
