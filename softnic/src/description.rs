@@ -1,0 +1,318 @@
+//! What devices a machine has: names, ports, address tables. Plain data, read from TOML; nothing here does I/O on devices.
+
+use serde::Deserialize;
+
+/// A port's link layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Link {
+    /// InfiniBand: local identifiers, and optional global routes.
+    Ib,
+    /// Ethernet: RoCE, always with a global route.
+    Roce,
+}
+
+/// How an address of the GID table travels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GidType {
+    /// InfiniBand.
+    Ib,
+    /// RoCE version 1 (Ethernet type 0x8915).
+    V1,
+    /// RoCE version 2 (UDP).
+    V2,
+}
+
+/// One entry of a GID table; a zero address is a hole.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GidEntry {
+    /// The address: IPv6 text, or IPv4 text for a mapped address. Empty or `::` is a hole.
+    #[serde(default, deserialize_with = "gid_text")]
+    pub gid: [u8; 16],
+    /// How it travels; by default what the port's link needs (`ib`, or `v2`).
+    #[serde(rename = "type", default)]
+    pub kind: Option<GidType>,
+    /// The network interface named in sysfs, for Ethernet ports.
+    #[serde(default)]
+    pub netdev: Option<String>,
+}
+
+impl GidEntry {
+    /// Whether the entry is empty.
+    pub fn is_hole(&self) -> bool {
+        self.gid == [0; 16]
+    }
+}
+
+/// One port.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortDescription {
+    /// Link layer.
+    pub link: Link,
+    /// Local identifier (InfiniBand only).
+    #[serde(default)]
+    pub lid: u16,
+    /// Maximum and active MTU in bytes: 256, 512, 1024, 2048 or 4096.
+    #[serde(default = "default_mtu")]
+    pub mtu: u16,
+    /// Whether the port is up.
+    #[serde(default = "yes")]
+    pub active: bool,
+    /// The address table, by index.
+    #[serde(default)]
+    pub gids: Vec<GidEntry>,
+}
+
+impl PortDescription {
+    /// The verbs code of the MTU (1 is 256 bytes, 5 is 4096).
+    pub fn mtu_code(&self) -> u8 {
+        (self.mtu / 256).max(1).ilog2() as u8 + 1
+    }
+
+    /// How entry `index` travels; `None` for holes and past the table.
+    pub fn gid_type(&self, index: usize) -> Option<GidType> {
+        let entry = self.gids.get(index).filter(|e| !e.is_hole())?;
+        Some(entry.kind.unwrap_or(match self.link {
+            Link::Ib => GidType::Ib,
+            Link::Roce => GidType::V2,
+        }))
+    }
+
+    /// Whether `gid` is in the table.
+    pub fn has_gid(&self, gid: &[u8; 16]) -> bool {
+        *gid != [0; 16] && self.gids.iter().any(|e| e.gid == *gid)
+    }
+}
+
+/// One device.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceDescription {
+    /// Its name, as `ibv_devices` prints it.
+    pub name: String,
+    /// Node GUID.
+    #[serde(default)]
+    pub guid: u64,
+    /// Its ports; port numbers start at 1.
+    #[serde(rename = "port")]
+    pub ports: Vec<PortDescription>,
+    /// Register pages: handed out on demand (`dynamic`), or fixed at open as by old kernels (`static`).
+    #[serde(default)]
+    pub uar: Uar,
+}
+
+/// How a context gets its register (UAR) pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Uar {
+    /// By the UAR object's ioctl.
+    #[default]
+    Dynamic,
+    /// Fixed at open.
+    Static,
+}
+
+/// Which calls a device's kernel side answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Abi {
+    /// The ioctl methods, as kernels since 5.7.
+    #[default]
+    Native,
+    /// Old commands inside `INVOKE_WRITE`, and the few ioctls that have no older form.
+    Invoke,
+    /// `write(2)` only, as kernels before the ioctl interface. Forces static UARs.
+    Write,
+}
+
+/// All devices of a machine.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Description {
+    /// Which calls are answered.
+    #[serde(default)]
+    pub abi: Abi,
+    /// The devices.
+    #[serde(rename = "device")]
+    pub devices: Vec<DeviceDescription>,
+}
+
+/// A description that can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DescriptionError {
+    /// Not TOML, or not of this shape.
+    #[error("read device description: {0}")]
+    Syntax(#[from] toml::de::Error),
+    /// A value is out of range.
+    #[error("read device description: {0}")]
+    Value(String),
+}
+
+impl Description {
+    /// Reads TOML text.
+    ///
+    /// # Errors
+    ///
+    /// Names the line, or the device and the value.
+    pub fn parse(text: &str) -> Result<Self, DescriptionError> {
+        let mut description: Self = toml::from_str(text)?;
+        for (i, device) in description.devices.iter_mut().enumerate() {
+            check_device(i, device).map_err(DescriptionError::Value)?;
+        }
+        Ok(description)
+    }
+
+    /// `count` equal devices named `mlx5_0`, `mlx5_1`, …, with one port each.
+    ///
+    /// InfiniBand ports have a link-local GID; RoCE ports a link-local and an IPv4 pair, each as v1 and v2.
+    pub fn standard(link: Link, count: u16) -> Self {
+        let devices = (0..count).map(|i| standard_device(link, i)).collect();
+        Self { abi: Abi::Native, devices }
+    }
+}
+
+fn check_device(index: usize, device: &mut DeviceDescription) -> Result<(), String> {
+    let name = &device.name;
+    if name.is_empty() || name.len() > 63 || name.contains(['/', '.']) {
+        return Err(format!("device {index}: name {name:?} must be 1 to 63 characters without '/' and '.'"));
+    }
+    if device.ports.is_empty() || device.ports.len() > 2 {
+        return Err(format!("device {name}: {} ports; mlx5 devices have 1 or 2", device.ports.len()));
+    }
+    if device.guid == 0 {
+        device.guid = standard_guid(index as u16);
+    }
+    for (i, port) in device.ports.iter().enumerate() {
+        let number = i + 1;
+        if !matches!(port.mtu, 256 | 512 | 1024 | 2048 | 4096) {
+            return Err(format!(
+                "device {name} port {number}: mtu {} is not 256, 512, 1024, 2048 or 4096",
+                port.mtu
+            ));
+        }
+        if port.gids.len() > 255 {
+            return Err(format!(
+                "device {name} port {number}: {} gids; the table holds 255",
+                port.gids.len()
+            ));
+        }
+        if port.link == Link::Ib && port.active && port.lid == 0 {
+            return Err(format!("device {name} port {number}: an active InfiniBand port needs a lid"));
+        }
+        if port.link == Link::Ib
+            && port.gids.iter().any(|g| matches!(g.kind, Some(GidType::V1 | GidType::V2)))
+        {
+            return Err(format!(
+                "device {name} port {number}: an InfiniBand port has gids of type \"ib\" only"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn standard_guid(index: u16) -> u64 {
+    0x0c42_a103_00aa_bb00 + u64::from(index)
+}
+
+fn standard_device(link: Link, index: u16) -> DeviceDescription {
+    let guid = standard_guid(index);
+    let mut link_local = [0; 16];
+    link_local[..2].copy_from_slice(&[0xfe, 0x80]);
+    link_local[8..].copy_from_slice(&guid.to_be_bytes());
+    let ipv4 = std::net::Ipv4Addr::new(192, 0, 2, index as u8 + 1).to_ipv6_mapped().octets();
+    let entry =
+        |gid, kind| GidEntry { gid, kind: Some(kind), netdev: (link == Link::Roce).then(|| "lo".into()) };
+    let gids = match link {
+        Link::Ib => vec![entry(link_local, GidType::Ib)],
+        Link::Roce => vec![
+            entry(link_local, GidType::V1),
+            entry(link_local, GidType::V2),
+            entry(ipv4, GidType::V1),
+            entry(ipv4, GidType::V2),
+        ],
+    };
+    let lid = if link == Link::Ib { index + 1 } else { 0 };
+    let port = PortDescription { link, lid, mtu: 4096, active: true, gids };
+    DeviceDescription { name: format!("mlx5_{index}"), guid, ports: vec![port], uar: Uar::Dynamic }
+}
+
+fn default_mtu() -> u16 {
+    4096
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn gid_text<'de, D: serde::Deserializer<'de>>(d: D) -> Result<[u8; 16], D::Error> {
+    let text = String::deserialize(d)?;
+    if text.is_empty() {
+        return Ok([0; 16]);
+    }
+    match text.parse::<std::net::IpAddr>() {
+        Ok(std::net::IpAddr::V4(v4)) => Ok(v4.to_ipv6_mapped().octets()),
+        Ok(std::net::IpAddr::V6(v6)) => Ok(v6.octets()),
+        Err(_) => {
+            Err(serde::de::Error::custom(format!("gid {text:?} is neither an IPv6 nor an IPv4 address")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_with_pairs_link_local_and_holes_is_read() {
+        let text = r#"
+            [[device]]
+            name = "rocep1s0"
+            [[device.port]]
+            link = "roce"
+            mtu = 1024
+            gids = [
+                { gid = "fe80::1", type = "v1", netdev = "eth0" },
+                { gid = "fe80::1", type = "v2", netdev = "eth0" },
+                {},
+                { gid = "192.0.2.7" },
+                { gid = "2001:db8::9", type = "v2" },
+            ]
+        "#;
+        let d = Description::parse(text).unwrap();
+        let port = &d.devices[0].ports[0];
+        assert_eq!(port.mtu_code(), 3);
+        let types: Vec<_> = (0..6).map(|i| port.gid_type(i)).collect();
+        let v2 = Some(GidType::V2);
+        assert_eq!(types, [Some(GidType::V1), v2, None, v2, v2, None]);
+        assert_eq!(port.gids[3].gid[10..], [0xff, 0xff, 192, 0, 2, 7]);
+        assert!(!port.has_gid(&[0; 16]), "a hole is not an address");
+    }
+
+    #[test]
+    fn bad_values_are_named() {
+        for (text, want) in [
+            ("[[device]]\nname='a/b'\n[[device.port]]\nlink='ib'\nlid=1", "a/b"),
+            ("[[device]]\nname='a'\n[[device.port]]\nlink='ib'\nlid=1\nmtu=1500", "1500"),
+            ("[[device]]\nname='a'\n[[device.port]]\nlink='ib'", "lid"),
+            ("[[device]]\nname='a'\n[[device.port]]\nlink='ib'\nlid=1\ngids=[{gid='nonsense'}]", "nonsense"),
+            (
+                "[[device]]\nname='a'\n[[device.port]]\nlink='ib'\nlid=1\ngids=[{gid='::1',type='v2'}]",
+                "\"ib\"",
+            ),
+        ] {
+            let error = Description::parse(text).unwrap_err().to_string();
+            assert!(error.contains(want), "{error} should name {want}");
+        }
+    }
+
+    #[test]
+    fn every_mtu_has_its_code() {
+        for (mtu, code) in [(256, 1), (512, 2), (1024, 3), (2048, 4), (4096, 5)] {
+            let port = PortDescription { link: Link::Ib, lid: 1, mtu, active: true, gids: vec![] };
+            assert_eq!(port.mtu_code(), code);
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! What makes the devices go: explicit steps with a seed and a virtual clock, or a thread with the machine's clock. Also the
+//! one lock of the process. What a unit of work is, is the engine's.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use crate::fabric::session::Session;
+use crate::host::Host;
+
+static HOST: Mutex<Option<Host>> = Mutex::new(None);
+
+/// Locks the machine. A panic of another thread does not make it unusable: every command leaves it consistent enough to
+/// be closed.
+pub fn lock() -> MutexGuard<'static, Option<Host>> {
+    HOST.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// A small generator of choices (SplitMix64): the same seed makes the same choices.
+#[derive(Debug, Clone)]
+pub struct Choices(u64);
+
+impl Choices {
+    /// From a seed.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ z >> 31) % n.max(1) as u64) as usize
+    }
+}
+
+/// What a step did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// A unit of work.
+    Worked,
+    /// Nothing was to be done; the virtual clock moved to the next timer.
+    Waited,
+    /// Nothing is to be done, and no timer runs.
+    Idle,
+}
+
+/// Does one unit of work, chosen by `choices`; the clock is virtual and moves only when nothing else is to be done.
+pub fn step(host: &mut Host, choices: &mut Choices) -> Step {
+    host.scan();
+    let units = host.engine.units();
+    if !units.is_empty() {
+        let unit = units[choices.below(units.len())];
+        host.engine.perform(unit);
+        host.send_events();
+        return Step::Worked;
+    }
+    if host.send_events() {
+        return Step::Worked;
+    }
+    host.engine.check_idle();
+    match host.engine.next_time() {
+        Some(time) => {
+            host.engine.shared.now = time;
+            host.engine.run_timers();
+            Step::Waited
+        }
+        None => Step::Idle,
+    }
+}
+
+/// Does what is there, up to a bound; the clock is the machine's. True if anything was there.
+fn pass(host: &mut Host, now: u64) -> bool {
+    host.engine.shared.now = now;
+    let mut any = host.scan();
+    any |= host.engine.run_timers();
+    for _ in 0..PASS_ROUNDS {
+        let units = host.engine.units();
+        if units.is_empty() {
+            break;
+        }
+        any = true;
+        units.into_iter().for_each(|unit| host.engine.perform(unit));
+    }
+    any | host.send_events()
+}
+
+/// Rounds over all units in one pass under the lock.
+const PASS_ROUNDS: usize = 64;
+/// Passes without work before the thread naps longer.
+const EAGER_NAPS: u32 = 2000;
+/// The nap of a device that had work lately, and of one that had none. Short spins would starve two cores of programs that
+/// poll; the naps let them run.
+const NAP: Duration = Duration::from_micros(20);
+const LONG_NAP: Duration = Duration::from_micros(500);
+
+/// The thread that drives the devices.
+#[derive(Debug)]
+pub struct Thread {
+    stop: Arc<AtomicBool>,
+    handle: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Thread {
+    /// Starts it.
+    pub fn start() -> std::io::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&stop);
+        let handle = std::thread::Builder::new().name("softnic".into()).spawn(move || run(&seen))?;
+        Ok(Self { stop, handle: Some(handle) })
+    }
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(handle) = self.handle.take() {
+            // A panic of the thread was reported where it happened.
+            let _ = handle.join();
+        }
+    }
+}
+
+fn run(stop: &AtomicBool) {
+    quiet::prepare_thread();
+    let start = Instant::now();
+    let waiter = lock().as_ref().and_then(|h| h.engine.shared.fabric.session().map(Session::waiter));
+    let mut idle = 0u32;
+    while !stop.load(Ordering::Relaxed) {
+        let any = lock().as_mut().is_some_and(|host| pass(host, start.elapsed().as_nanos() as u64));
+        idle = if any { 0 } else { idle.saturating_add(1) };
+        if !any {
+            nap(waiter.as_deref(), if idle < EAGER_NAPS { NAP } else { LONG_NAP });
+        }
+    }
+}
+
+/// Sleeps until a peer's bytes come, but not longer than `limit`.
+fn nap(waiter: Option<&OwnedFd>, limit: Duration) {
+    let mut polled: Vec<PollFd<'_>> = waiter.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+    let timeout = Timespec { tv_sec: 0, tv_nsec: limit.as_nanos() as i64 };
+    // An interrupted nap is a short one.
+    let _ = rustix::event::poll(&mut polled, Some(&timeout));
+}
+
+mod quiet {
+    //! What a helper thread in somebody else's process must do: leave the signals to the program, wake up on time.
+    //!
+    //! # Safety
+    //!
+    //! Plain calls on the calling thread itself, with memory of this frame.
+    #![allow(unsafe_code)]
+
+    pub fn prepare_thread() {
+        // SAFETY: see the module.
+        unsafe {
+            let mut all = std::mem::zeroed();
+            libc::sigfillset(&mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
+            libc::prctl(libc::PR_SET_TIMERSLACK, 1);
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! The machine: its devices, the contexts that programs opened, and the engine behind them. One per process, under one lock.
+//! Where the lock is and who calls is in [`crate::drive`] and [`crate::preload`].
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{IntoRawFd, RawFd};
+
+use crate::description::{Description, DeviceDescription};
+use crate::fabric::Fabric;
+use crate::mlx5::Engine;
+use crate::mlx5::qp::async_event;
+use crate::uverbs::Errno;
+use crate::uverbs::abi::AsyncEvent;
+use crate::uverbs::context::Context;
+
+/// The software machine.
+#[derive(Debug)]
+pub struct Host {
+    /// What devices there are.
+    pub description: Description,
+    /// Queue pairs, completion queues, regions, and the fabric.
+    pub engine: Engine,
+    pub(crate) contexts: BTreeMap<u32, Context>,
+    /// Protection domains and the contexts that they belong to.
+    pub(crate) domains: BTreeMap<u32, u32>,
+    descriptors: BTreeMap<RawFd, u32>,
+    next_context: u32,
+}
+
+impl Host {
+    /// A machine with these devices on this fabric.
+    pub fn new(description: Description, fabric: Fabric) -> Self {
+        let mut engine = Engine::default();
+        engine.shared.fabric = fabric;
+        Self {
+            description,
+            engine,
+            contexts: BTreeMap::new(),
+            domains: BTreeMap::new(),
+            descriptors: BTreeMap::new(),
+            next_context: 1,
+        }
+    }
+
+    /// Opens the device file of `device`; answers the program's descriptor.
+    pub fn open(&mut self, device: usize) -> io::Result<RawFd> {
+        if device >= self.description.devices.len() {
+            return Err(io::Error::from_raw_os_error(libc::ENOENT));
+        }
+        let mut context = Context::new(device)?;
+        context.pages.strict = self.engine.shared.trace.strict;
+        let fd = context.pages.descriptor()?.into_raw_fd();
+        let id = self.next_context;
+        self.next_context += 1;
+        self.contexts.insert(id, context);
+        self.descriptors.insert(fd, id);
+        crate::log::debug(|| format!("open {} as descriptor {fd}", self.description.devices[device].name));
+        Ok(fd)
+    }
+
+    /// The context of a descriptor.
+    pub fn context_of(&self, fd: RawFd) -> Option<u32> {
+        self.descriptors.get(&fd).copied()
+    }
+
+    /// The index of a descriptor's device.
+    pub fn device_of(&self, fd: RawFd) -> Option<usize> {
+        self.context_of(fd).and_then(|id| self.contexts.get(&id)).map(|c| c.device)
+    }
+
+    /// The program closed its descriptor: everything that it made goes.
+    pub fn close(&mut self, fd: RawFd) {
+        let Some(id) = self.descriptors.remove(&fd) else { return };
+        self.engine.qps.retain(|_, qp| qp.context != id);
+        let cqs: Vec<u32> =
+            self.engine.shared.cqs.iter().filter(|(_, c)| c.context == id).map(|(cqn, _)| *cqn).collect();
+        for cqn in cqs {
+            self.engine.shared.cqs.remove(cqn);
+        }
+        self.engine.shared.regions.remove_context(id);
+        self.domains.retain(|_, context| *context != id);
+        self.contexts.remove(&id);
+    }
+
+    /// A context.
+    pub(crate) fn context(&mut self, id: u32) -> Result<&mut Context, Errno> {
+        self.contexts.get_mut(&id).ok_or(Errno::IO)
+    }
+
+    /// The description of a context's device.
+    pub(crate) fn device(&self, id: u32) -> Result<&DeviceDescription, Errno> {
+        let context = self.contexts.get(&id).ok_or(Errno::IO)?;
+        self.description.devices.get(context.device).ok_or(Errno::IO)
+    }
+
+    /// Looks at all register pages and at the session's sockets; true if anything was there.
+    pub fn scan(&mut self) -> bool {
+        let mut any = false;
+        for (id, context) in &self.contexts {
+            any |= self.engine.scan(*id, &context.pages);
+        }
+        any | self.engine.shared.fabric.pump(self.engine.shared.now)
+    }
+
+    /// Sends the events that are due; true if there were any.
+    pub fn send_events(&mut self) -> bool {
+        let mut any = false;
+        for (_, cq) in self.engine.shared.cqs.iter_mut() {
+            if !cq.take_event() {
+                continue;
+            }
+            any = true;
+            let context = self.contexts.get_mut(&cq.context);
+            if let Some(channel) = cq.channel.and_then(|fd| context.and_then(|c| c.channel(fd))) {
+                channel.send(&cq.user_handle.to_ne_bytes());
+                cq.events += 1;
+            }
+        }
+        for (context, element, event_type) in std::mem::take(&mut self.engine.shared.async_events) {
+            any = true;
+            let channel = self.contexts.get_mut(&context).and_then(|c| c.async_channel.as_mut());
+            if let Some(channel) = channel {
+                channel.send(bytemuck::bytes_of(&AsyncEvent { element, event_type, reserved: 0 }));
+            }
+        }
+        self.contexts.values_mut().for_each(Context::flush_channels);
+        any
+    }
+
+    /// Tells programs of a change of a port's state.
+    pub fn port_event(&mut self, device: usize, port: u32, active: bool) {
+        let event_type = if active { async_event::PORT_ACTIVE } else { async_event::PORT_ERR };
+        for context in self.contexts.values_mut().filter(|c| c.device == device) {
+            if let Some(channel) = &mut context.async_channel {
+                channel.send(bytemuck::bytes_of(&AsyncEvent {
+                    element: u64::from(port),
+                    event_type,
+                    reserved: 0,
+                }));
+            }
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Starting and stopping the machine, in a test or under `LD_PRELOAD`. What it does while it runs is in [`crate::drive`].
+
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+
+use crate::description::{Abi, Description, DescriptionError, Link};
+use crate::drive::{self, Choices, Step, Thread};
+use crate::fabric::Fabric;
+use crate::fabric::session::Session;
+use crate::fault::Fault;
+use crate::host::Host;
+use crate::trace::{Breach, Event};
+use crate::{preload, sysfs};
+
+/// What makes the devices go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Drive {
+    /// Calls of [`Softnic::step`], which choose by this seed.
+    Steps {
+        /// The seed.
+        seed: u64,
+    },
+    /// A thread.
+    Thread,
+}
+
+/// How to start.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The devices.
+    pub description: Description,
+    /// What makes them go.
+    pub drive: Drive,
+    /// The session whose fabric they share; `None` for a fabric of this process alone.
+    pub session: Option<String>,
+    /// Whether breaches of the hardware's rules are looked for.
+    pub strict: bool,
+    /// Whether a trace is kept.
+    pub record: bool,
+}
+
+impl Config {
+    /// One InfiniBand device, driven by steps with a seed, strict, with a trace, on a fabric of its own.
+    pub fn steps(seed: u64) -> Self {
+        Self {
+            description: Description::standard(Link::Ib, 1),
+            drive: Drive::Steps { seed },
+            session: None,
+            strict: true,
+            record: true,
+        }
+    }
+
+    /// One InfiniBand device, driven by a thread, on a fabric of its own.
+    pub fn thread() -> Self {
+        Self { drive: Drive::Thread, strict: false, record: false, ..Self::steps(0) }
+    }
+
+    /// Reads the environment that `cargo xtask softnic` sets: `SOFTNIC_DEVICES` (a TOML file), or `SOFTNIC_LINK` and
+    /// `SOFTNIC_COUNT`; `SOFTNIC_SESSION`, `SOFTNIC_ABI`, `SOFTNIC_STRICT`.
+    ///
+    /// # Errors
+    ///
+    /// A variable's value can't be used; the message names it.
+    pub fn from_environment() -> Result<Self, StartError> {
+        let var = |name: &str| std::env::var(name).ok().filter(|v| !v.is_empty());
+        let mut description = match var("SOFTNIC_DEVICES") {
+            Some(path) => {
+                let text = std::fs::read_to_string(&path)
+                    .map_err(|e| StartError::Environment("SOFTNIC_DEVICES", format!("{path}: {e}")))?;
+                Description::parse(&text)?
+            }
+            None => standard(var("SOFTNIC_LINK").as_deref(), var("SOFTNIC_COUNT").as_deref())?,
+        };
+        match var("SOFTNIC_ABI").as_deref() {
+            None => {}
+            Some("native") => description.abi = Abi::Native,
+            Some("invoke") => description.abi = Abi::Invoke,
+            Some("write") => description.abi = Abi::Write,
+            Some(other) => return Err(StartError::Environment("SOFTNIC_ABI", other.to_owned())),
+        }
+        let session = Some(var("SOFTNIC_SESSION").unwrap_or_else(|| "default".to_owned()));
+        let strict = var("SOFTNIC_STRICT").is_some();
+        Ok(Self { description, drive: Drive::Thread, session, strict, record: false })
+    }
+}
+
+fn standard(link: Option<&str>, count: Option<&str>) -> Result<Description, StartError> {
+    let link = match link {
+        None | Some("ib") => Link::Ib,
+        Some("roce") => Link::Roce,
+        Some(other) => return Err(StartError::Environment("SOFTNIC_LINK", other.to_owned())),
+    };
+    let count = match count.map(str::parse::<u8>) {
+        None => 1,
+        Some(Ok(n)) => u16::from(n),
+        Some(Err(e)) => return Err(StartError::Environment("SOFTNIC_COUNT", e.to_string())),
+    };
+    Ok(Description::standard(link, count))
+}
+
+/// Why the machine did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The device description.
+    #[error(transparent)]
+    Description(#[from] DescriptionError),
+    /// An environment variable.
+    #[error("start softnic: {0}: {1:?} can't be used")]
+    Environment(&'static str, String),
+    /// A file, a socket or a thread.
+    #[error("start softnic: {0}: {1}")]
+    Io(&'static str, #[source] std::io::Error),
+    /// This process's calls don't come here: libibverbs would look for the kernel's devices.
+    #[error("start softnic: `{0}` is not interposed; link softnic into the executable itself")]
+    NotInterposed(&'static str),
+}
+
+/// Only one machine runs at a time in a process: whoever starts another waits.
+static RUNNING: Mutex<()> = Mutex::new(());
+
+/// The running machine. Dropping it takes everything away, whatever programs still hold.
+#[derive(Debug)]
+pub struct Softnic {
+    thread: Option<Thread>,
+    choices: Option<Choices>,
+    _running: MutexGuard<'static, ()>,
+}
+
+impl Softnic {
+    /// Starts the machine in this process, and waits until a machine that already runs has been dropped. Sets `SYSFS_PATH`,
+    /// so the first start of a process must come before other threads use the environment, and before libibverbs lists
+    /// devices.
+    ///
+    /// # Errors
+    ///
+    /// Interposition does not work in this executable, or the system refuses a file, a socket or a thread.
+    pub fn start(config: Config) -> Result<Self, StartError> {
+        preload::check_interposed().map_err(StartError::NotInterposed)?;
+        let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        let (drive, seed) = (config.drive, config.drive);
+        install(config)?;
+        let thread = match drive {
+            Drive::Thread => Some(Thread::start().map_err(|e| StartError::Io("thread", e))?),
+            Drive::Steps { .. } => None,
+        };
+        let choices = match seed {
+            Drive::Steps { seed } => Some(Choices::new(seed)),
+            Drive::Thread => None,
+        };
+        Ok(Self { thread, choices, _running: running })
+    }
+
+    /// Does one unit of work. Under the thread drive this only yields to the thread, and says [`Step::Waited`].
+    pub fn step(&mut self) -> Step {
+        match &mut self.choices {
+            Some(choices) => drive::lock().as_mut().map_or(Step::Idle, |host| drive::step(host, choices)),
+            None => {
+                std::thread::yield_now();
+                Step::Waited
+            }
+        }
+    }
+
+    /// Steps until nothing is to be done; answers how many steps that took. Under the thread drive, returns at once.
+    pub fn run(&mut self) -> u64 {
+        let mut steps = 0;
+        while self.thread.is_none() && self.step() != Step::Idle {
+            steps += 1;
+        }
+        steps
+    }
+
+    /// Orders a fault.
+    pub fn inject(&self, fault: Fault) {
+        self.with(|host| host.engine.shared.faults.inject(fault));
+    }
+
+    /// Forgets all faults.
+    pub fn clear_faults(&self) {
+        self.with(|host| host.engine.shared.faults.clear());
+    }
+
+    /// Takes the trace so far.
+    pub fn take_trace(&self) -> Vec<Event> {
+        self.with(|host| host.engine.shared.trace.take_events())
+    }
+
+    /// Takes the breaches found so far.
+    pub fn take_breaches(&self) -> Vec<Breach> {
+        self.with(|host| host.engine.shared.trace.take_breaches())
+    }
+
+    /// The machine itself, under its lock.
+    pub fn with<T>(&self, look: impl FnOnce(&mut Host) -> T) -> T {
+        look(drive::lock().as_mut().expect("the machine runs until its Softnic is dropped"))
+    }
+}
+
+impl Drop for Softnic {
+    fn drop(&mut self) {
+        self.thread = None;
+        *drive::lock() = None;
+    }
+}
+
+/// Makes the machine and shows its devices in sysfs.
+fn install(config: Config) -> Result<(), StartError> {
+    let root = sysfs_root();
+    sysfs::write_tree(&root, &config.description).map_err(|e| StartError::Io("sysfs tree", e))?;
+    let session = config.session.as_deref().map(Session::join).transpose();
+    let fabric = Fabric::new(session.map_err(|e| StartError::Io("session", e))?);
+    let mut host = Host::new(config.description, fabric);
+    host.engine.shared.trace.strict = config.strict;
+    host.engine.shared.trace.recording = config.record;
+    *drive::lock() = Some(host);
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| preload::set_sysfs_path(&root));
+    Ok(())
+}
+
+/// Starts the machine that the environment describes, for the rest of the process; once.
+pub(crate) fn start_from_environment() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let started = Config::from_environment().and_then(Softnic::start);
+        match started {
+            // It lives as long as the process.
+            Ok(machine) => std::mem::forget(machine),
+            Err(e) => crate::log::warn(&e),
+        }
+    });
+}
+
+/// The tree of this process.
+pub(crate) fn sysfs_root() -> PathBuf {
+    std::env::temp_dir().join(format!("softnic-sysfs-{}", std::process::id()))
+}

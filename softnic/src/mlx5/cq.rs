@@ -1,0 +1,312 @@
+//! Completion queues of mlx5: the ring, the producer's counter, overrun, and the arming of events. What completes is not
+//! decided here.
+
+use std::collections::BTreeMap;
+
+use crate::fault::Faults;
+use crate::memory::{Fault, Pinned};
+use crate::mlx5::cqe::{Cqe, INVALID, Kind};
+use crate::rules::Status;
+use crate::trace::{Breach, Event, Trace};
+
+/// Counters of completion queues have 24 bits.
+const MASK: u32 = 0xff_ffff;
+/// What the device leaves in the arm word once it took a request: no arm request has this value.
+const TAKEN: u32 = u32::MAX;
+
+/// How a queue was created.
+#[derive(Debug, Clone, Copy)]
+pub struct CqLayout {
+    /// Address of the ring.
+    pub buffer: u64,
+    /// Address of the two records.
+    pub records: u64,
+    /// Entries, a power of two.
+    pub entries: u32,
+    /// Bytes of an entry: 64 or 128.
+    pub entry_size: u32,
+    /// Whether overrun goes unnoticed (`IGNORE_OVERRUN`).
+    pub ignore_overrun: bool,
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub struct Cq {
+    /// The context it belongs to.
+    pub context: u32,
+    /// The program's name for it in events.
+    pub user_handle: u64,
+    /// Its completion channel: the program's descriptor.
+    pub channel: Option<i32>,
+    /// The register page on which it is armed.
+    pub page: usize,
+    /// Events sent for it that were not taken back.
+    pub events: u32,
+    /// Asynchronous events sent for it.
+    pub async_events: u32,
+    /// It overran: nothing is written any more.
+    pub dead: bool,
+    layout: CqLayout,
+    ring: Pinned,
+    records: Pinned,
+    producer: u32,
+    solicited: u32,
+    armed: Option<Arm>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Arm {
+    consumer: u32,
+    solicited_only: bool,
+}
+
+/// The queue has no room for a completion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Overrun;
+
+impl Cq {
+    /// Makes a queue over the program's memory.
+    pub fn new(context: u32, layout: CqLayout) -> Result<Self, Fault> {
+        let ring = Pinned::new(layout.buffer, (layout.entries * layout.entry_size) as usize)?;
+        let records = Pinned::new(layout.records, 8)?;
+        records.swap_u32(4, TAKEN);
+        Ok(Self {
+            context,
+            user_handle: 0,
+            channel: None,
+            page: 0,
+            events: 0,
+            async_events: 0,
+            dead: false,
+            layout,
+            ring,
+            records,
+            producer: 0,
+            solicited: 0,
+            armed: None,
+        })
+    }
+
+    /// Writes a completion.
+    pub fn push(&mut self, cqn: u32, cqe: &Cqe, out: &mut CqSide<'_>) -> Result<(), Overrun> {
+        if self.dead || self.is_full(cqn, out.trace) {
+            self.dead = true;
+            return Err(Overrun);
+        }
+        let slot = (self.producer & (self.layout.entries - 1)) as usize;
+        let owner = self.producer & self.layout.entries != 0;
+        let mut bytes = cqe.encode(owner, out.now);
+        if out.faults.on_cqe() {
+            bytes[63] = 0x70 | bytes[63] & 1;
+        }
+        let size = self.layout.entry_size as usize;
+        // The completion is the last 64 bytes of an entry of 128 (libmlx5's `get_sw_cqe`).
+        self.ring.publish(slot * size + size - 64, &bytes);
+        self.producer = self.producer.wrapping_add(1);
+        if cqe.is_solicited() {
+            self.solicited = self.producer;
+        }
+        let status = if let Kind::Error { status, .. } = cqe.kind { status } else { Status::Success };
+        out.trace.event(Event::Completed { cqn, qpn: cqe.qpn, counter: cqe.counter, status });
+        Ok(())
+    }
+
+    fn is_full(&self, cqn: u32, trace: &mut Trace) -> bool {
+        let consumer = self.consumer();
+        let producer = self.producer & MASK;
+        let used = producer.wrapping_sub(consumer) & MASK;
+        if used > self.layout.entries {
+            trace.breach(Breach::ConsumerAhead { cqn, consumer, producer });
+            return false;
+        }
+        used == self.layout.entries && !self.layout.ignore_overrun
+    }
+
+    /// Looks for a consumer record that is ahead of the device.
+    pub fn check_consumer(&self, cqn: u32, trace: &mut Trace) {
+        let (consumer, producer) = (self.consumer(), self.producer & MASK);
+        if producer.wrapping_sub(consumer) & MASK > self.layout.entries {
+            trace.breach(Breach::ConsumerAhead { cqn, consumer, producer });
+        }
+    }
+
+    fn consumer(&self) -> u32 {
+        u32::from_be(self.records.load_u32(0)) & MASK
+    }
+
+    /// Takes an arm request from the record, if there is one. Call after the queue's register was written.
+    pub fn take_arm(&mut self) {
+        if self.records.load_u32(4) == TAKEN {
+            return;
+        }
+        let request = u32::from_be(self.records.swap_u32(4, TAKEN));
+        self.armed = Some(Arm { consumer: request & MASK, solicited_only: request >> 24 & 1 == 1 });
+    }
+
+    /// Whether an event is due; if so, the queue is no longer armed.
+    pub fn take_event(&mut self) -> bool {
+        let Some(arm) = self.armed else { return false };
+        let newest = if arm.solicited_only { self.solicited } else { self.producer };
+        // The sign of a 24-bit difference: completions at or after the armed position exist.
+        let ahead = (newest.wrapping_sub(arm.consumer) << 8) as i32 > 0;
+        if ahead {
+            self.armed = None;
+        }
+        ahead
+    }
+
+    /// The entries' opcode field before the first completion, for a sanity check.
+    pub fn looks_fresh(&self) -> bool {
+        let mut last = [0; 8];
+        let size = self.layout.entry_size as usize;
+        self.ring.copy_out(size - 8, &mut last);
+        last[7] >> 4 == INVALID
+    }
+}
+
+/// What writing a completion needs beside the queue.
+#[derive(Debug)]
+pub struct CqSide<'a> {
+    /// Ordered faults.
+    pub faults: &'a mut Faults,
+    /// The trace.
+    pub trace: &'a mut Trace,
+    /// The device's clock in nanoseconds.
+    pub now: u64,
+}
+
+/// All completion queues of the process, by number.
+#[derive(Debug, Default)]
+pub struct Cqs {
+    list: BTreeMap<u32, Cq>,
+}
+
+impl Cqs {
+    /// Adds a queue; answers its number.
+    pub fn insert(&mut self, cq: Cq) -> u32 {
+        let cqn = (1..).find(|n| !self.list.contains_key(n)).expect("fewer than 2^32 queues");
+        self.list.insert(cqn, cq);
+        cqn
+    }
+
+    /// A queue.
+    pub fn get(&self, cqn: u32) -> Option<&Cq> {
+        self.list.get(&cqn)
+    }
+
+    /// A queue, to change it.
+    pub fn get_mut(&mut self, cqn: u32) -> Option<&mut Cq> {
+        self.list.get_mut(&cqn)
+    }
+
+    /// Removes a queue.
+    pub fn remove(&mut self, cqn: u32) -> Option<Cq> {
+        self.list.remove(&cqn)
+    }
+
+    /// All of them.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (&u32, &mut Cq)> {
+        self.list.iter_mut()
+    }
+
+    /// All of them, to read.
+    pub fn iter(&self) -> impl Iterator<Item = (&u32, &Cq)> {
+        self.list.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    struct Rig {
+        ring: Vec<AtomicU64>,
+        records: [Box<AtomicU64>; 1],
+        faults: Faults,
+        trace: Trace,
+    }
+
+    impl Rig {
+        fn new(entries: u32, size: u32) -> (Self, Cq) {
+            let ring = (0..entries * size / 8).map(|_| AtomicU64::new(u64::from(INVALID) << 60)).collect();
+            let records = [Box::new(AtomicU64::new(0))];
+            let mut trace = Trace::default();
+            trace.strict = true;
+            let rig = Self { ring, records, faults: Faults::default(), trace };
+            let layout = CqLayout {
+                buffer: rig.ring.as_ptr() as u64,
+                records: &raw const *rig.records[0] as u64,
+                entries,
+                entry_size: size,
+                ignore_overrun: false,
+            };
+            let cq = Cq::new(1, layout).unwrap();
+            (rig, cq)
+        }
+
+        fn push(&mut self, cq: &mut Cq, counter: u16) -> Result<(), Overrun> {
+            let cqe = Cqe { qpn: 1, uidx: 0, counter, kind: Kind::Request { opcode: 8, len: 0 } };
+            let mut side = CqSide { faults: &mut self.faults, trace: &mut self.trace, now: 0 };
+            cq.push(1, &cqe, &mut side)
+        }
+
+        fn op_own(&self, entry: usize, words: usize) -> u8 {
+            (self.ring[(entry + 1) * words - 1].load(Ordering::Relaxed) >> 56) as u8
+        }
+
+        fn set(&mut self, index: usize, value: u32) {
+            let mut bytes = self.records[0].load(Ordering::Relaxed).to_ne_bytes();
+            bytes[index * 4..index * 4 + 4].copy_from_slice(&value.to_be_bytes());
+            self.records[0].store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn the_owner_bit_flips_each_time_round_for_both_sizes() {
+        for size in [64, 128] {
+            let (mut rig, mut cq) = Rig::new(4, size);
+            assert!(cq.looks_fresh());
+            for i in 0..12 {
+                rig.push(&mut cq, i as u16).unwrap();
+                assert_eq!(rig.op_own(i % 4, size as usize / 8), (i / 4 % 2) as u8, "entry {i}");
+                rig.set(0, i as u32 + 1);
+            }
+        }
+    }
+
+    #[test]
+    fn a_full_queue_overruns_and_stays_dead() {
+        let (mut rig, mut cq) = Rig::new(4, 64);
+        assert!((0..4).all(|i| rig.push(&mut cq, i).is_ok()));
+        assert_eq!(rig.push(&mut cq, 4), Err(Overrun));
+        rig.set(0, 4);
+        assert_eq!(rig.push(&mut cq, 5), Err(Overrun));
+    }
+
+    #[test]
+    fn a_consumer_that_runs_ahead_is_reported() {
+        let (mut rig, mut cq) = Rig::new(4, 64);
+        rig.set(0, 3);
+        rig.push(&mut cq, 0).unwrap();
+        assert!(matches!(
+            rig.trace.take_breaches()[..],
+            [Breach::ConsumerAhead { consumer: 3, producer: 0, .. }]
+        ));
+    }
+
+    #[test]
+    fn an_armed_queue_fires_once_at_or_after_the_armed_position() {
+        let (mut rig, mut cq) = Rig::new(4, 64);
+        rig.set(1, 0);
+        cq.take_arm();
+        assert!(!cq.take_event());
+        rig.push(&mut cq, 0).unwrap();
+        assert!(cq.take_event());
+        assert!(!cq.take_event());
+        rig.set(1, 1 << 24 | 1);
+        cq.take_arm();
+        rig.push(&mut cq, 1).unwrap();
+        assert!(!cq.take_event(), "not solicited");
+    }
+}

@@ -1,0 +1,234 @@
+//! The engine of the software ConnectX: finds work (doorbells, packets, timers, flushes, arms) and does it, one unit at a
+//! time. How units are chosen (a seed, or a thread) is in [`crate::drive`]; commands come from [`crate::uverbs`].
+
+pub mod abi;
+pub mod cq;
+pub mod cqe;
+pub mod qp;
+pub mod region;
+pub mod requester;
+pub mod responder;
+pub mod transition;
+pub mod uar;
+pub mod wqe;
+
+use std::collections::BTreeMap;
+
+use crate::fabric::INDEX_BITS;
+use crate::fabric::packet::{Body, Packet};
+use crate::memory;
+use crate::mlx5::qp::{Qp, Shared};
+use crate::mlx5::transition::QpState;
+use crate::mlx5::uar::UarPages;
+use crate::mlx5::wqe::Control;
+use crate::trace::{Breach, Event};
+
+/// One thing that the engine can do next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Unit {
+    /// Deliver the first packet of a flow.
+    Deliver(u32, u32),
+    /// Send one request of a queue pair.
+    Send(u32),
+    /// Report one flushed request of a queue pair.
+    Flush(u32),
+}
+
+/// All queue pairs of the process and what they share.
+#[derive(Debug, Default)]
+pub struct Engine {
+    /// Queue pairs by number.
+    pub qps: BTreeMap<u32, Qp>,
+    /// Everything else.
+    pub shared: Shared,
+}
+
+impl Engine {
+    /// The lowest free queue-pair number: numbers are reused at once, as clients must survive.
+    pub fn free_qpn(&self) -> Option<u32> {
+        let base = self.shared.fabric.base();
+        (0x100..1 << INDEX_BITS).map(|i| base + i).find(|n| !self.qps.contains_key(n))
+    }
+
+    /// Looks at the register pages of a context; true if any was written.
+    pub fn scan(&mut self, context: u32, pages: &UarPages) -> bool {
+        let mut any = false;
+        for page in pages.in_use() {
+            let written = pages.take_doorbells(page);
+            if !written.is_empty() {
+                any = true;
+                self.ring_page(context, page, &written);
+            }
+            if pages.take_arm(page) {
+                any = true;
+                self.arm_page(context, page);
+            }
+        }
+        any
+    }
+
+    /// Runs every queue pair of the page up to its record: doorbells that overwrote each other lose nothing.
+    fn ring_page(&mut self, context: u32, page: usize, written: &[uar::Doorbell]) {
+        if self.shared.trace.strict {
+            self.check_doorbells(context, page, written);
+        }
+        for qp in self.qps.values_mut().filter(|q| q.context == context && q.page == page) {
+            qp.doorbell(&mut self.shared);
+        }
+    }
+
+    /// One of a queue pair's writes must name the last request; others may be older ones that were overtaken.
+    fn check_doorbells(&mut self, context: u32, page: usize, written: &[uar::Doorbell]) {
+        let controls: Vec<Control> = written.iter().map(uar::Doorbell::control).collect();
+        let here = |qpn| self.qps.get(&qpn).filter(|q: &&Qp| q.context == context && q.page == page);
+        for (doorbell, control) in written.iter().zip(&controls) {
+            let Some(qp) = here(control.qpn) else {
+                self.shared.trace.breach(Breach::DoorbellQueuePair { qpn: control.qpn });
+                continue;
+            };
+            let others = controls.iter().filter(|c| c.qpn == control.qpn).map(|c| c.index);
+            let newest = others.max_by_key(|i| i.wrapping_sub(qp.rung)).unwrap_or(control.index);
+            if control.index == newest {
+                qp.check_register(control, &doorbell.bytes, qp.send_record(), &mut self.shared.trace);
+            }
+        }
+    }
+
+    fn arm_page(&mut self, context: u32, page: usize) {
+        for (_, cq) in self.shared.cqs.iter_mut().filter(|(_, c)| c.context == context && c.page == page) {
+            cq.take_arm();
+        }
+    }
+
+    /// Everything that could be done now, in a fixed order.
+    pub fn units(&self) -> Vec<Unit> {
+        let now = self.shared.now;
+        let mut units: Vec<Unit> =
+            self.shared.fabric.deliverable(now).into_iter().map(|(s, t)| Unit::Deliver(s, t)).collect();
+        for qp in self.qps.values() {
+            if qp.can_send(now) {
+                units.push(Unit::Send(qp.qpn));
+            } else if qp.must_flush() && !self.is_dead(qp) {
+                units.push(Unit::Flush(qp.qpn));
+            }
+        }
+        units
+    }
+
+    fn is_dead(&self, qp: &Qp) -> bool {
+        [qp.send_cq, qp.receive_cq].iter().any(|n| self.shared.cqs.get(*n).is_none_or(|c| c.dead))
+    }
+
+    /// Does one unit.
+    pub fn perform(&mut self, unit: Unit) {
+        match unit {
+            Unit::Deliver(source, target) => {
+                if let Some(packet) = self.shared.fabric.take((source, target)) {
+                    self.deliver(&packet);
+                }
+            }
+            Unit::Send(qpn) => {
+                if let Some(qp) = self.qps.get_mut(&qpn) {
+                    qp.send_one(&mut self.shared);
+                }
+            }
+            Unit::Flush(qpn) => {
+                if let Some(qp) = self.qps.get_mut(&qpn) {
+                    qp.flush_one(&mut self.shared);
+                }
+            }
+        }
+        self.shared.land_late_payloads();
+        self.kill_overrun();
+    }
+
+    fn deliver(&mut self, packet: &Packet) {
+        let (source, target) = (packet.source, packet.target);
+        self.shared.trace.event(Event::Delivered { source, target });
+        let qp = self.qps.get_mut(&target);
+        match &packet.body {
+            Body::Reply(reply) => {
+                if let Some(qp) = qp {
+                    qp.on_reply(source, reply.clone(), &mut self.shared);
+                }
+            }
+            Body::Request(_) => {
+                let answer = qp
+                    .and_then(|qp| qp.on_request(packet, &mut self.shared))
+                    .map_or_else(|| packet.lost(), |reply| packet.answer(reply));
+                self.shared.fabric.send(answer, &mut self.shared.faults, self.shared.now);
+            }
+        }
+    }
+
+    /// A completion queue that overran takes its queue pairs along; they can report nothing any more.
+    fn kill_overrun(&mut self) {
+        if self.shared.cqs.iter().all(|(_, c)| !c.dead) {
+            return;
+        }
+        let doomed: Vec<u32> = self.qps.values().filter(|q| self.is_dead(q)).map(|q| q.qpn).collect();
+        for qpn in doomed {
+            if let Some(qp) = self.qps.get_mut(&qpn).filter(|q| q.state != QpState::Reset) {
+                qp.set_state(QpState::Error, &mut self.shared);
+            }
+        }
+    }
+
+    /// Runs timers that are due at the present time.
+    pub fn run_timers(&mut self) -> bool {
+        let now = self.shared.now;
+        let due: Vec<u32> = self
+            .qps
+            .values()
+            .filter(|q| q.requester.next_timer().is_some_and(|t| t <= now))
+            .map(|q| q.qpn)
+            .collect();
+        for qpn in &due {
+            if let Some(qp) = self.qps.get_mut(qpn) {
+                qp.on_time(&mut self.shared);
+            }
+        }
+        !due.is_empty()
+    }
+
+    /// When something is due that only time brings, in nanoseconds.
+    pub fn next_time(&self) -> Option<u64> {
+        let timers = self.qps.values().filter_map(|q| q.requester.next_timer());
+        timers.chain(self.shared.fabric.next_due()).filter(|t| *t > self.shared.now).min()
+    }
+
+    /// Looks for breaches that show only while the program is idle (strict mode).
+    pub fn check_idle(&mut self) {
+        if !self.shared.trace.strict {
+            return;
+        }
+        for qp in self.qps.values() {
+            qp.check_rung(&mut self.shared.trace);
+        }
+        let trace = &mut self.shared.trace;
+        self.shared.cqs.iter().for_each(|(cqn, cq)| cq.check_consumer(*cqn, trace));
+    }
+}
+
+impl Engine {
+    /// A queue pair goes: what it published and never rang is lost for good.
+    pub fn check_destroyed(&mut self, qpn: u32) {
+        if let Some(qp) = self.qps.get(&qpn).filter(|_| self.shared.trace.strict) {
+            qp.check_rung(&mut self.shared.trace);
+        }
+    }
+}
+
+impl Shared {
+    fn land_late_payloads(&mut self) {
+        self.late.retain_mut(|(steps, addr, data)| {
+            if *steps > 0 {
+                *steps -= 1;
+                return true;
+            }
+            // Memory that vanished meanwhile takes the payload with it: nobody is left to be told.
+            let _ = memory::write(*addr, data);
+            false
+        });
+    }
+}

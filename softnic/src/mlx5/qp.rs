@@ -1,0 +1,421 @@
+//! Queue pairs of mlx5: rings, doorbells, attributes, state, and the flush. How requests are sent and answered is in
+//! `requester` and `responder`.
+
+use crate::fabric::Fabric;
+use crate::fabric::packet::Address;
+use crate::fault::Faults;
+use crate::memory::{Fault, Pinned};
+use crate::mlx5::cq::{CqSide, Cqs};
+use crate::mlx5::cqe::{Cqe, Kind, Side};
+use crate::mlx5::region::Regions;
+use crate::mlx5::requester::Requester;
+use crate::mlx5::responder::Responder;
+use crate::mlx5::transition::QpState;
+use crate::mlx5::wqe::{BASIC_BLOCK, Control, MAX_DESCRIPTOR};
+use crate::rules::Status;
+use crate::trace::{Breach, Event, Trace};
+
+/// What a queue pair reaches beyond itself.
+#[derive(Debug, Default)]
+pub struct Shared {
+    /// Registered memory.
+    pub regions: Regions,
+    /// Completion queues.
+    pub cqs: Cqs,
+    /// The fabric.
+    pub fabric: Fabric,
+    /// Ordered faults.
+    pub faults: Faults,
+    /// Trace and breaches.
+    pub trace: Trace,
+    /// The device's clock in nanoseconds.
+    pub now: u64,
+    /// Asynchronous events to be sent: context, element, type.
+    pub async_events: Vec<(u32, u64, u32)>,
+    /// Payloads that are late on purpose: steps left, address, bytes.
+    pub late: Vec<(u32, u64, Vec<u8>)>,
+}
+
+/// Asynchronous event types, as verbs numbers them.
+pub mod async_event {
+    /// A completion queue overran.
+    pub const CQ_ERR: u32 = 0;
+    /// An invalid request arrived.
+    pub const QP_REQ_ERR: u32 = 2;
+    /// A request without permission arrived.
+    pub const QP_ACCESS_ERR: u32 = 3;
+    /// The connection was established by the first message.
+    pub const COMM_EST: u32 = 4;
+    /// The send queue ran dry on request.
+    pub const SQ_DRAINED: u32 = 5;
+    /// A port came up.
+    pub const PORT_ACTIVE: u32 = 9;
+    /// A port went down.
+    pub const PORT_ERR: u32 = 10;
+}
+
+/// How a queue pair was created.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct QpLayout {
+    /// Address of the buffer: the receive queue, and after it the send queue.
+    pub buffer: u64,
+    /// Address of the two records.
+    pub records: u64,
+    /// Basic blocks of the send queue, a power of two or 0.
+    pub send_blocks: u32,
+    /// Slots of the receive queue, a power of two or 0.
+    pub receive_slots: u32,
+    /// log2 of the bytes of a receive slot.
+    pub receive_shift: u32,
+}
+
+/// A ring of fixed entries in the program's memory.
+#[derive(Debug)]
+pub struct Ring {
+    memory: Pinned,
+    base: usize,
+    entries: u32,
+    entry_size: usize,
+}
+
+impl Ring {
+    /// Number of entries.
+    pub fn entries(&self) -> u32 {
+        self.entries
+    }
+
+    /// Bytes of an entry.
+    pub fn entry_size(&self) -> usize {
+        self.entry_size
+    }
+
+    /// Copies `len` bytes (a multiple of 8) from entry `index` on, around the end.
+    pub fn copy(&self, index: u16, len: usize) -> Vec<u8> {
+        let size = self.entries as usize * self.entry_size;
+        let start = (u32::from(index) & (self.entries - 1)) as usize * self.entry_size;
+        let mut bytes = vec![0; len.min(size)];
+        let first = bytes.len().min(size - start);
+        self.memory.copy_out(self.base + start, &mut bytes[..first]);
+        let rest = bytes.len() - first;
+        if rest > 0 {
+            self.memory.copy_out(self.base, &mut bytes[first..]);
+        }
+        bytes
+    }
+}
+
+/// Attributes that `modify_qp` sets.
+#[derive(Debug, Clone, Copy, Default)]
+#[allow(missing_docs, reason = "the verbs' own names")]
+pub struct QpAttr {
+    pub access: u32,
+    pub pkey_index: u16,
+    pub port: u8,
+    pub qkey: u32,
+    pub dest: Destination,
+    pub path_mtu: u8,
+    pub dest_qpn: u32,
+    pub rq_psn: u32,
+    pub sq_psn: u32,
+    pub timeout: u8,
+    pub retry_cnt: u8,
+    pub rnr_retry: u8,
+    pub min_rnr_timer: u8,
+    pub max_rd_atomic: u8,
+    pub max_dest_rd_atomic: u8,
+    pub path_mig_state: u8,
+}
+
+/// The address vector.
+#[derive(Debug, Clone, Copy, Default)]
+#[allow(missing_docs, reason = "the verbs' own names")]
+pub struct Destination {
+    pub dgid: [u8; 16],
+    pub flow_label: u32,
+    pub dlid: u16,
+    pub sgid_index: u8,
+    pub hop_limit: u8,
+    pub traffic_class: u8,
+    pub sl: u8,
+    pub src_path_bits: u8,
+    pub static_rate: u8,
+    pub is_global: bool,
+    pub port: u8,
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub struct Qp {
+    /// Number.
+    pub qpn: u32,
+    /// The context it belongs to.
+    pub context: u32,
+    /// Index of its device.
+    pub device: usize,
+    /// Protection domain.
+    pub pd: u32,
+    /// Send completion queue.
+    pub send_cq: u32,
+    /// Receive completion queue.
+    pub receive_cq: u32,
+    /// The register page of its doorbell.
+    pub page: usize,
+    /// The program's index for it, which completions carry.
+    pub uidx: u32,
+    /// The program's name for it in events.
+    pub user_handle: u64,
+    /// What the program asked for: send and receive requests, pieces of each, inline bytes.
+    pub caps: [u32; 5],
+    /// Whether the program said that each request reports.
+    pub all_signalled: bool,
+    /// Asynchronous events sent for it.
+    pub async_events: u32,
+    /// State.
+    pub state: QpState,
+    /// Attributes.
+    pub attr: QpAttr,
+    /// Own port's address, once it has a path.
+    pub local: Address,
+    /// Peer's port, once it has a path.
+    pub remote: Address,
+    pub(crate) send: Option<Ring>,
+    pub(crate) receive: Option<Ring>,
+    records: Pinned,
+    /// Next basic block to fetch.
+    pub(crate) fetched: u16,
+    /// The send record when the doorbell was last rung.
+    pub(crate) rung: u16,
+    /// Next receive to take.
+    pub(crate) taken: u16,
+    pub(crate) requester: Requester,
+    pub(crate) responder: Responder,
+    /// Copies of rung requests (strict mode), by first basic block.
+    shadow: Vec<(u16, Vec<u8>)>,
+}
+
+impl Qp {
+    /// Makes a queue pair over the program's memory, in the reset state.
+    pub fn new(qpn: u32, context: u32, layout: QpLayout) -> Result<Self, Fault> {
+        let receive_bytes = (layout.receive_slots as usize) << layout.receive_shift;
+        let receive = ring(layout.buffer, 0, layout.receive_slots, 1 << layout.receive_shift)?;
+        let send = ring(layout.buffer, receive_bytes, layout.send_blocks, BASIC_BLOCK)?;
+        let records = Pinned::new(layout.records, 8)?;
+        Ok(Self {
+            qpn,
+            context,
+            device: 0,
+            pd: 0,
+            send_cq: 0,
+            receive_cq: 0,
+            page: 0,
+            uidx: 0,
+            user_handle: 0,
+            caps: [0; 5],
+            all_signalled: false,
+            async_events: 0,
+            state: QpState::Reset,
+            attr: QpAttr::default(),
+            local: Address::default(),
+            remote: Address::default(),
+            send,
+            receive,
+            records,
+            fetched: 0,
+            rung: 0,
+            taken: 0,
+            requester: Requester::default(),
+            responder: Responder::default(),
+            shadow: Vec::new(),
+        })
+    }
+
+    /// The send record: basic blocks published.
+    pub fn send_record(&self) -> u16 {
+        u32::from_be(self.records.load_u32(4)) as u16
+    }
+
+    /// The receive record: receives published.
+    pub fn receive_record(&self) -> u16 {
+        u32::from_be(self.records.load_u32(0)) as u16
+    }
+
+    /// Its register was written: run up to the send record.
+    pub fn doorbell(&mut self, shared: &mut Shared) {
+        let record = self.send_record();
+        if record == self.rung || self.state == QpState::Reset {
+            return;
+        }
+        if shared.trace.strict {
+            self.check_depth(record, &mut shared.trace);
+            self.shadow_requests(record);
+        }
+        self.rung = record;
+        shared.trace.event(Event::Doorbell { qpn: self.qpn, record });
+    }
+
+    fn check_depth(&self, record: u16, trace: &mut Trace) {
+        let depth = self.send.as_ref().map_or(0, Ring::entries);
+        let done = self.requester.oldest().unwrap_or(self.fetched);
+        if u32::from(record.wrapping_sub(done)) > depth {
+            trace.breach(Breach::Overfull { qpn: self.qpn, record, done, depth });
+        }
+    }
+
+    fn shadow_requests(&mut self, record: u16) {
+        let mut at = self.rung;
+        while at != record && self.shadow.len() < usize::from(u16::MAX) {
+            let Some((control, bytes)) = self.fetch_bytes(at) else { return };
+            self.shadow.push((at, bytes));
+            at = at.wrapping_add(control.basic_blocks().min(record.wrapping_sub(at)));
+        }
+    }
+
+    /// Compares a request with what it was at its doorbell; `last` forgets it.
+    pub(crate) fn check_unchanged(&mut self, index: u16, last: bool, trace: &mut Trace) {
+        let Some(at) = self.shadow.iter().position(|(i, _)| *i == index) else { return };
+        let now = self.fetch_bytes(index).map(|(_, bytes)| bytes);
+        if now.as_ref() != Some(&self.shadow[at].1) {
+            trace.breach(Breach::Changed { qpn: self.qpn, index });
+        }
+        if last {
+            self.shadow.swap_remove(at);
+        }
+    }
+
+    /// A record that moved without a doorbell (strict mode, when the program is known to be idle).
+    pub fn check_rung(&self, trace: &mut Trace) {
+        let record = self.send_record();
+        if record != self.rung && !matches!(self.state, QpState::Reset) {
+            trace.breach(Breach::NoDoorbell { qpn: self.qpn, record, rung: self.rung });
+        }
+    }
+
+    /// Compares a register write with the ring (strict mode). `value` is what was written, `copy` a BlueFlame copy.
+    pub fn check_register(&self, control: &Control, copy: &[u8], record: u16, trace: &mut Trace) {
+        let end = control.index.wrapping_add(control.basic_blocks());
+        if end != record {
+            trace.breach(Breach::DoorbellIndex { qpn: self.qpn, index: control.index, record });
+            return;
+        }
+        let Some((_, bytes)) = self.fetch_bytes(control.index) else { return };
+        let len = bytes.len().min(copy.len());
+        let copied = copy.iter().skip(8).any(|b| *b != 0);
+        if bytes[..8] != copy[..8] || copied && bytes[..len] != copy[..len] {
+            trace.breach(Breach::BlueFlame { qpn: self.qpn, index: control.index });
+        }
+    }
+
+    /// Copies the request at `index` out of the ring: its control segment and its `ds · 16` bytes.
+    pub(crate) fn fetch_bytes(&self, index: u16) -> Option<(Control, Vec<u8>)> {
+        let ring = self.send.as_ref()?;
+        let head = ring.copy(index, 16);
+        let control = Control::decode(head.first_chunk()?);
+        let len = (usize::from(control.ds) * 16).clamp(16, MAX_DESCRIPTOR);
+        Some((control, ring.copy(index, len)))
+    }
+
+    /// How many requests were rung and not fetched, in basic blocks.
+    pub(crate) fn unfetched(&self) -> u16 {
+        self.rung.wrapping_sub(self.fetched)
+    }
+
+    /// Enters a state of its own accord or by `modify_qp`.
+    pub fn set_state(&mut self, state: QpState, shared: &mut Shared) {
+        if self.state == state {
+            return;
+        }
+        self.state = state;
+        shared.trace.event(Event::State { qpn: self.qpn, state });
+        match state {
+            QpState::Reset => self.reset(),
+            QpState::Error => self.requester.stop(),
+            _ => {}
+        }
+    }
+
+    /// libmlx5 zeroes both records and its own indices at the same moment.
+    fn reset(&mut self) {
+        (self.fetched, self.rung, self.taken) = (0, 0, 0);
+        self.requester = Requester::default();
+        self.responder = Responder::default();
+        self.shadow.clear();
+        self.attr = QpAttr::default();
+    }
+
+    /// Whether the flush has anything to report.
+    pub(crate) fn must_flush(&self) -> bool {
+        self.state == QpState::Error
+            && (self.requester.oldest().is_some() || self.unfetched() != 0 || self.untaken() != 0)
+    }
+
+    /// Reports one request as flushed: first all sends, then all receives, each in order.
+    pub(crate) fn flush_one(&mut self, shared: &mut Shared) {
+        if let Some(request) = self.requester.pop() {
+            self.complete_error(Side::Send, request.index, request.opcode, Status::Flushed, shared);
+        } else if self.unfetched() != 0 {
+            self.flush_unfetched(shared);
+        } else if self.untaken() != 0 {
+            let counter = self.taken;
+            self.taken = counter.wrapping_add(1);
+            self.complete_error(Side::Receive, counter, 0, Status::Flushed, shared);
+        }
+    }
+
+    fn flush_unfetched(&mut self, shared: &mut Shared) {
+        let index = self.fetched;
+        let Some((control, _)) = self.fetch_bytes(index) else {
+            self.fetched = self.rung;
+            return;
+        };
+        self.fetched = index.wrapping_add(control.basic_blocks().min(self.unfetched()));
+        self.complete_error(Side::Send, index, control.opcode, Status::Flushed, shared);
+    }
+
+    /// Receives posted and not taken.
+    pub(crate) fn untaken(&self) -> u16 {
+        match &self.receive {
+            Some(_) => self.receive_record().wrapping_sub(self.taken),
+            None => 0,
+        }
+    }
+
+    pub(crate) fn complete_error(
+        &mut self,
+        side: Side,
+        counter: u16,
+        opcode: u8,
+        status: Status,
+        shared: &mut Shared,
+    ) {
+        self.complete(side, counter, Kind::Error { side, opcode, status }, shared);
+    }
+
+    pub(crate) fn complete(&mut self, side: Side, counter: u16, kind: Kind, shared: &mut Shared) {
+        if side == Side::Send && shared.trace.strict {
+            self.check_unchanged(counter, true, &mut shared.trace);
+        }
+        let cqn = if side == Side::Send { self.send_cq } else { self.receive_cq };
+        let cqe = Cqe { qpn: self.qpn, uidx: self.uidx, counter, kind };
+        let mut out = CqSide { faults: &mut shared.faults, trace: &mut shared.trace, now: shared.now };
+        let Some(cq) = shared.cqs.get_mut(cqn) else { return };
+        let was_dead = cq.dead;
+        if cq.push(cqn, &cqe, &mut out).is_err() && !was_dead {
+            cq.async_events += 1;
+            shared.async_events.push((cq.context, cq.user_handle, async_event::CQ_ERR));
+        }
+    }
+
+    /// Reports an asynchronous event of this queue pair.
+    pub(crate) fn report(&mut self, event: u32, shared: &mut Shared) {
+        self.async_events += 1;
+        shared.async_events.push((self.context, self.user_handle, event));
+    }
+}
+
+fn ring(buffer: u64, base: usize, entries: u32, entry_size: usize) -> Result<Option<Ring>, Fault> {
+    if entries == 0 {
+        return Ok(None);
+    }
+    let memory = Pinned::new(buffer, base + entries as usize * entry_size)?;
+    Ok(Some(Ring { memory, base, entries, entry_size }))
+}

@@ -1,0 +1,452 @@
+//! The sending half of a reliable connection: fetches requests, keeps them until they are answered, retries, completes them
+//! in order. What the other side does is in `responder`.
+
+use std::collections::VecDeque;
+
+use crate::fabric::packet::{Body, Function, Operation, Packet, Reply, Request};
+use crate::mlx5::cqe::{Kind, Side};
+use crate::mlx5::qp::{Qp, Shared};
+use crate::mlx5::region::{Span, scatter};
+use crate::mlx5::transition::QpState;
+use crate::mlx5::wqe::{DataSegment, Opcode, Segment, SendWqe, decode_send};
+use crate::rules::{Nak, Psn, Retries, Status, access, ack_timeout_ns, mtu_bytes, packets, rnr_timer_ns};
+use crate::trace::Event;
+
+/// Longest message in bytes.
+pub const MAX_MESSAGE: u64 = 1 << 30;
+/// Requests under way at once, at most.
+const WINDOW: usize = 128;
+/// Payload bytes under way at once, at most (one message may be longer).
+const WINDOW_BYTES: u64 = 4 << 20;
+
+/// The state of the sending half.
+#[derive(Debug)]
+pub struct Requester {
+    next: Psn,
+    flight: VecDeque<Outstanding>,
+    /// Index in `flight` of the next one to be sent (again).
+    cursor: usize,
+    transport: Retries,
+    rnr: Retries,
+    /// When the wait for an answer ends.
+    timer: Option<u64>,
+    /// Not ready: nothing is sent before.
+    not_before: Option<u64>,
+    /// A request can't be carried out: nothing after it is fetched.
+    halted: bool,
+}
+
+impl Default for Requester {
+    fn default() -> Self {
+        Self {
+            next: Psn::new(0),
+            flight: VecDeque::new(),
+            cursor: 0,
+            transport: Retries::transport(0),
+            rnr: Retries::rnr(0),
+            timer: None,
+            not_before: None,
+            halted: false,
+        }
+    }
+}
+
+/// A request that was fetched and has not completed.
+#[derive(Debug)]
+pub struct Outstanding {
+    /// Its first basic block.
+    pub index: u16,
+    /// Its opcode number.
+    pub opcode: u8,
+    signalled: bool,
+    len: u64,
+    psn: Psn,
+    packets: u32,
+    /// Where a READ or an atomic puts its result.
+    target: Vec<Span>,
+    request: Option<Request>,
+    outcome: Option<Status>,
+}
+
+impl Outstanding {
+    fn last(&self) -> Psn {
+        self.psn.plus(self.packets - 1)
+    }
+
+    fn needs_data(&self) -> bool {
+        Opcode::from_code(self.opcode).is_some_and(Opcode::writes_locally)
+    }
+}
+
+impl Requester {
+    /// Starts at the number and with the budgets that `modify_qp` set.
+    pub fn start(&mut self, psn: u32, retries: u8, rnr_retries: u8) {
+        self.next = Psn::new(psn);
+        self.transport = Retries::transport(retries);
+        self.rnr = Retries::rnr(rnr_retries);
+    }
+
+    /// First basic block of the oldest request under way.
+    pub fn oldest(&self) -> Option<u16> {
+        self.flight.front().map(|o| o.index)
+    }
+
+    /// Takes the oldest request.
+    pub fn pop(&mut self) -> Option<Outstanding> {
+        self.cursor = self.cursor.saturating_sub(1);
+        self.flight.pop_front()
+    }
+
+    /// Ends all waiting.
+    pub fn stop(&mut self) {
+        (self.timer, self.not_before, self.halted) = (None, None, true);
+    }
+
+    /// When a timer of this queue pair is due.
+    pub fn next_timer(&self) -> Option<u64> {
+        match (self.timer, self.not_before) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    fn reads(&self) -> usize {
+        self.flight.iter().filter(|o| o.needs_data() && o.outcome.is_none()).count()
+    }
+
+    fn has_room(&self) -> bool {
+        let bytes: u64 = self.flight.iter().map(|o| o.len).sum();
+        self.flight.len() < WINDOW && (self.flight.is_empty() || bytes < WINDOW_BYTES)
+    }
+
+    fn find(&self, psn: Psn) -> Option<usize> {
+        self.flight.iter().position(|o| o.request.is_some() && o.psn == psn)
+    }
+}
+
+/// What a queue pair would send next.
+enum Next {
+    Again,
+    Fetch,
+    Nothing,
+}
+
+impl Qp {
+    /// Whether a send step would do something.
+    pub(crate) fn can_send(&self, now: u64) -> bool {
+        !matches!(self.next_send(now), Next::Nothing)
+    }
+
+    fn next_send(&self, now: u64) -> Next {
+        let requester = &self.requester;
+        let waits = requester.not_before.is_some_and(|t| now < t);
+        if !matches!(self.state, QpState::Rts | QpState::Sqd) || waits {
+            return Next::Nothing;
+        }
+        if requester.cursor < requester.flight.len() {
+            return Next::Again;
+        }
+        let may_fetch = self.state == QpState::Rts && !requester.halted && requester.has_room();
+        if may_fetch && self.unfetched() != 0 && !self.is_held_back() { Next::Fetch } else { Next::Nothing }
+    }
+
+    /// A fence, or too many READs and atomics under way.
+    fn is_held_back(&self) -> bool {
+        let reads = self.requester.reads();
+        if reads == 0 {
+            return false;
+        }
+        let Some((control, _)) = self.fetch_bytes(self.fetched) else { return false };
+        let reader = Opcode::from_code(control.opcode).is_some_and(Opcode::writes_locally);
+        control.fenced() || reader && reads >= usize::from(self.attr.max_rd_atomic.max(1))
+    }
+
+    /// Sends one request: again, or freshly fetched.
+    pub(crate) fn send_one(&mut self, shared: &mut Shared) {
+        match self.next_send(shared.now) {
+            Next::Nothing => return,
+            Next::Again => {}
+            Next::Fetch => self.fetch_one(shared),
+        }
+        self.requester.not_before = None;
+        self.transmit(shared);
+        self.retire(shared);
+    }
+
+    fn fetch_one(&mut self, shared: &mut Shared) {
+        let index = self.fetched;
+        let Some((control, bytes)) = self.fetch_bytes(index) else { return };
+        if shared.trace.strict {
+            self.check_unchanged(index, false, &mut shared.trace);
+        }
+        self.fetched = index.wrapping_add(control.basic_blocks().min(self.unfetched()));
+        let built = match decode_send(&bytes, self.qpn, index) {
+            Ok(wqe) => self.build(wqe, shared),
+            Err(malformed) => {
+                crate::log::debug(|| format!("queue pair {:#x} request {index}: {malformed}", self.qpn));
+                Err(Status::LocalQpOperation)
+            }
+        };
+        let outstanding = built.unwrap_or_else(|status| {
+            self.requester.halted = true;
+            failed(index, control.opcode, self.requester.next, status)
+        });
+        if outstanding.request.is_some() {
+            self.requester.next = outstanding.psn.plus(outstanding.packets);
+        }
+        self.requester.flight.push_back(outstanding);
+    }
+
+    fn build(&self, wqe: SendWqe, shared: &Shared) -> Result<Outstanding, Status> {
+        let len = wqe.len();
+        if len > MAX_MESSAGE {
+            return Err(Status::LocalLength);
+        }
+        let psn = self.requester.next;
+        let mut outstanding = Outstanding {
+            index: wqe.control.index,
+            opcode: wqe.opcode as u8,
+            signalled: wqe.control.signalled(),
+            len,
+            psn,
+            packets: packets(len, mtu_bytes(self.attr.path_mtu).unwrap_or(4096)),
+            target: Vec::new(),
+            request: None,
+            outcome: None,
+        };
+        if wqe.opcode == Opcode::Nop {
+            outstanding.outcome = Some(Status::Success);
+            return Ok(outstanding);
+        }
+        let mut data = Vec::new();
+        if wqe.opcode.writes_locally() {
+            outstanding.target = self.local_target(&wqe, shared)?;
+        } else {
+            self.gather(&wqe.segments, &mut data, shared)?;
+        }
+        let operation = operation(&wqe, len as u32);
+        let solicited = wqe.control.solicited();
+        outstanding.request = Some(Request { psn, packets: outstanding.packets, operation, solicited, data });
+        Ok(outstanding)
+    }
+
+    fn local_target(&self, wqe: &SendWqe, shared: &Shared) -> Result<Vec<Span>, Status> {
+        let pieces: Vec<DataSegment> = wqe
+            .segments
+            .iter()
+            .filter_map(|s| if let Segment::Memory(data) = s { Some(*data) } else { None })
+            .collect();
+        let spans = shared.regions.spans(&pieces, self.pd, access::LOCAL_WRITE, wqe.len());
+        spans.map_err(|_| Status::LocalProtection)
+    }
+
+    fn gather(&self, segments: &[Segment], data: &mut Vec<u8>, shared: &Shared) -> Result<(), Status> {
+        for segment in segments {
+            match segment {
+                Segment::Inline(bytes) => data.extend_from_slice(bytes),
+                Segment::Memory(piece) => shared
+                    .regions
+                    .span(piece.lkey, self.pd, 0, piece.addr, u64::from(piece.len))
+                    .ok()
+                    .and_then(|span| span.append_to(data).ok())
+                    .ok_or(Status::LocalProtection)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn transmit(&mut self, shared: &mut Shared) {
+        let Some(outstanding) = self.requester.flight.get(self.requester.cursor) else { return };
+        self.requester.cursor += 1;
+        let Some(request) = outstanding.request.clone() else { return };
+        shared.trace.event(Event::Sent {
+            qpn: self.qpn,
+            index: outstanding.index,
+            psn: outstanding.psn.get(),
+        });
+        let packet = Packet {
+            from: self.local,
+            to: self.remote,
+            source: self.qpn,
+            target: self.attr.dest_qpn,
+            body: Body::Request(request),
+        };
+        shared.fabric.send(packet, &mut shared.faults, shared.now);
+    }
+
+    /// An answer arrived.
+    pub(crate) fn on_reply(&mut self, source: u32, reply: Reply, shared: &mut Shared) {
+        let alive = matches!(self.state, QpState::Rts | QpState::Sqd);
+        let Some(at) = self.requester.find(reply.psn()).filter(|_| alive && source == self.attr.dest_qpn)
+        else {
+            return;
+        };
+        match reply {
+            Reply::Ack { .. } => self.acknowledge(at + 1),
+            Reply::Data { data, .. } => self.on_data(at, &data),
+            Reply::Nak { nak, .. } => {
+                self.acknowledge(at);
+                self.on_nak(nak, shared);
+            }
+            Reply::Silence { .. } => self.on_silence(at, shared.now),
+        }
+        self.retire(shared);
+    }
+
+    /// The first `count` requests arrived. One whose data is missing was answered, but the answer was lost: ask again.
+    fn acknowledge(&mut self, count: usize) {
+        let requester = &mut self.requester;
+        let mut progress = false;
+        let mut missing = None;
+        for (i, outstanding) in requester.flight.iter_mut().take(count).enumerate() {
+            if outstanding.outcome.is_some() {
+                continue;
+            }
+            if outstanding.needs_data() {
+                missing = Some(i);
+                break;
+            }
+            outstanding.outcome = Some(Status::Success);
+            progress = true;
+        }
+        if progress {
+            requester.refill();
+        }
+        if let Some(i) = missing.filter(|i| *i < count) {
+            self.go_back(i);
+        }
+    }
+
+    fn on_data(&mut self, at: usize, data: &[u8]) {
+        self.acknowledge(at);
+        let Some(outstanding) = self.requester.flight.get_mut(at) else { return };
+        let expected = outstanding.needs_data() && outstanding.len == data.len() as u64;
+        if !expected || outstanding.outcome.is_some() {
+            return;
+        }
+        let written = scatter(&outstanding.target, data);
+        outstanding.outcome = Some(if written.is_ok() { Status::Success } else { Status::LocalProtection });
+        self.requester.refill();
+    }
+
+    /// Acts on the oldest request without an outcome.
+    fn on_nak(&mut self, nak: Nak, shared: &mut Shared) {
+        let Some(at) = self.requester.flight.iter().position(|o| o.outcome.is_none()) else { return };
+        match nak {
+            Nak::ReceiverNotReady(timer) => {
+                if self.requester.rnr.take() {
+                    self.requester.cursor = at;
+                    self.requester.not_before = Some(shared.now + rnr_timer_ns(timer));
+                } else {
+                    self.fail(at, Status::RnrRetryExceeded);
+                }
+            }
+            Nak::Sequence => self.go_back(at),
+            _ => self.fail(at, nak.status().unwrap_or(Status::RemoteOperation)),
+        }
+    }
+
+    /// Sends again from `at` on, if the budget allows.
+    fn go_back(&mut self, at: usize) {
+        self.requester.timer = None;
+        if self.requester.transport.take() {
+            self.requester.cursor = at;
+        } else {
+            self.fail(at, Status::RetryExceeded);
+        }
+    }
+
+    fn fail(&mut self, at: usize, status: Status) {
+        if let Some(outstanding) = self.requester.flight.get_mut(at) {
+            outstanding.outcome = Some(status);
+        }
+        self.requester.stop();
+    }
+
+    /// Nobody will answer: the timer runs from now.
+    fn on_silence(&mut self, at: usize, now: u64) {
+        let unanswered = self.requester.flight.get(at).is_some_and(|o| o.outcome.is_none());
+        if unanswered && self.requester.timer.is_none() {
+            self.requester.timer = ack_timeout_ns(self.attr.timeout).map(|t| now + t);
+        }
+    }
+
+    /// Timers that are due.
+    pub(crate) fn on_time(&mut self, shared: &mut Shared) {
+        if self.requester.not_before.is_some_and(|t| t <= shared.now) {
+            self.requester.not_before = None;
+        }
+        if self.requester.timer.is_none_or(|t| t > shared.now) {
+            return;
+        }
+        shared.trace.event(Event::Timer { qpn: self.qpn });
+        let at = self.requester.flight.iter().position(|o| o.outcome.is_none());
+        self.requester.timer = None;
+        if let Some(at) = at {
+            self.go_back(at);
+        }
+        self.retire(shared);
+    }
+
+    /// Completes requests that have an outcome, in order; the first failure ends the connection.
+    fn retire(&mut self, shared: &mut Shared) {
+        while let Some(status) = self.requester.flight.front().and_then(|o| o.outcome) {
+            let Some(done) = self.requester.pop() else { return };
+            if status != Status::Success {
+                self.complete_error(Side::Send, done.index, done.opcode, status, shared);
+                self.set_state(QpState::Error, shared);
+                return;
+            }
+            if done.signalled {
+                let kind = Kind::Request { opcode: done.opcode, len: done.len as u32 };
+                self.complete(Side::Send, done.index, kind, shared);
+            } else if shared.trace.strict {
+                self.check_unchanged(done.index, true, &mut shared.trace);
+            }
+        }
+    }
+}
+
+impl Requester {
+    fn refill(&mut self) {
+        self.transport.refill();
+        self.rnr.refill();
+        self.timer = None;
+    }
+
+    /// Whether an earlier request than `psn` is under way (for tests of the window).
+    pub fn covers(&self, psn: Psn) -> bool {
+        self.flight.iter().any(|o| o.psn.ahead_of(psn) <= 0 && o.last().ahead_of(psn) >= 0)
+    }
+}
+
+fn failed(index: u16, opcode: u8, psn: Psn, status: Status) -> Outstanding {
+    Outstanding {
+        index,
+        opcode,
+        signalled: true,
+        len: 0,
+        psn,
+        packets: 1,
+        target: Vec::new(),
+        request: None,
+        outcome: Some(status),
+    }
+}
+
+fn operation(wqe: &SendWqe, len: u32) -> Operation {
+    let (addr, rkey) = wqe.remote;
+    let (operand, compare) = wqe.operands;
+    let imm = Some(wqe.control.imm);
+    match wqe.opcode {
+        Opcode::Write => Operation::Write { addr, rkey, imm: None },
+        Opcode::WriteImm => Operation::Write { addr, rkey, imm },
+        Opcode::Read => Operation::Read { addr, rkey, len },
+        Opcode::FetchAdd => Operation::Atomic { addr, rkey, function: Function::Add(operand) },
+        Opcode::CompareSwap => {
+            Operation::Atomic { addr, rkey, function: Function::CompareSwap(compare, operand) }
+        }
+        Opcode::SendImm => Operation::Send { imm },
+        Opcode::Send | Opcode::Nop => Operation::Send { imm: None },
+    }
+}

@@ -1,0 +1,260 @@
+//! The answering half of a reliable connection: sequence, permission, receives, and the access itself. How the requester
+//! goes on is in `requester`.
+
+use std::collections::VecDeque;
+
+use crate::fabric::packet::{Body, Function, Operation, Packet, Reply, Request};
+use crate::memory;
+use crate::mlx5::cqe::{Kind, Side, Source};
+use crate::mlx5::qp::{Qp, Shared, async_event};
+use crate::mlx5::region::{Span, scatter};
+use crate::mlx5::transition::QpState;
+use crate::mlx5::wqe::{Opcode, decode_receive};
+use crate::rules::{Arrival, Nak, Psn, RemoteAccess, Status, access, arrival};
+
+/// Results of atomics kept for repeated requests.
+const KEPT_ATOMICS: usize = 16;
+
+/// The state of the answering half.
+#[derive(Debug)]
+pub struct Responder {
+    expected: Psn,
+    /// The requester was told that a packet is missing or a receive is; what follows is dropped until it comes.
+    told: bool,
+    atomics: VecDeque<(Psn, u64)>,
+    started: bool,
+}
+
+impl Default for Responder {
+    fn default() -> Self {
+        Self { expected: Psn::new(0), told: false, atomics: VecDeque::new(), started: false }
+    }
+}
+
+impl Responder {
+    /// Starts at the number that `modify_qp` set.
+    pub fn start(&mut self, psn: u32) {
+        *self = Self { expected: Psn::new(psn), ..Self::default() };
+    }
+}
+
+/// Why a request was not carried out.
+struct Refusal {
+    nak: Nak,
+    /// The completion of the receive that it would have filled.
+    receive: Option<Status>,
+}
+
+impl From<Nak> for Refusal {
+    fn from(nak: Nak) -> Self {
+        Self { nak, receive: None }
+    }
+}
+
+impl Qp {
+    /// Answers a request; `None` stands for silence.
+    pub(crate) fn on_request(&mut self, packet: &Packet, shared: &mut Shared) -> Option<Reply> {
+        let Body::Request(request) = &packet.body else { return None };
+        if !self.listens_to(packet) {
+            return None;
+        }
+        match arrival(request.psn, self.responder.expected) {
+            Arrival::Expected => Some(self.execute(packet, request, shared)),
+            Arrival::Duplicate => self.repeat(request, shared),
+            Arrival::Ahead if self.responder.told => None,
+            Arrival::Ahead => {
+                self.responder.told = true;
+                Some(Reply::Nak { psn: self.responder.expected, nak: Nak::Sequence })
+            }
+        }
+    }
+
+    fn listens_to(&self, packet: &Packet) -> bool {
+        matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd)
+            && packet.source == self.attr.dest_qpn
+            && packet.from == self.remote
+            && packet.to == self.local
+    }
+
+    fn execute(&mut self, packet: &Packet, request: &Request, shared: &mut Shared) -> Reply {
+        let psn = request.psn;
+        if !self.responder.started {
+            self.responder.started = true;
+            if self.state == QpState::Rtr {
+                self.report(async_event::COMM_EST, shared);
+            }
+        }
+        self.responder.told = false;
+        match self.carry_out(packet, request, shared) {
+            Ok(reply) => {
+                self.responder.expected = psn.plus(request.packets);
+                reply
+            }
+            Err(Refusal { nak: nak @ Nak::ReceiverNotReady(_), .. }) => {
+                self.responder.told = true;
+                Reply::Nak { psn, nak }
+            }
+            Err(refusal) => {
+                self.refuse(&refusal, shared);
+                Reply::Nak { psn, nak: refusal.nak }
+            }
+        }
+    }
+
+    /// A request that can't be carried out ends the connection at this side too.
+    fn refuse(&mut self, refusal: &Refusal, shared: &mut Shared) {
+        if let Some(status) = refusal.receive {
+            let counter = self.taken;
+            self.taken = counter.wrapping_add(1);
+            self.complete_error(Side::Receive, counter, 0, status, shared);
+        } else if refusal.nak == Nak::RemoteAccess {
+            self.report(async_event::QP_ACCESS_ERR, shared);
+        } else {
+            self.report(async_event::QP_REQ_ERR, shared);
+        }
+        self.set_state(QpState::Error, shared);
+    }
+
+    fn carry_out(
+        &mut self,
+        packet: &Packet,
+        request: &Request,
+        shared: &mut Shared,
+    ) -> Result<Reply, Refusal> {
+        let psn = request.psn;
+        match request.operation {
+            Operation::Send { imm } => {
+                let spans = self.receive_spans(request.data.len() as u64, shared)?;
+                scatter(&spans, &request.data).map_err(|_| local_protection())?;
+                let opcode = if imm.is_some() { Opcode::SendImm } else { Opcode::Send };
+                self.complete_receive(packet, request, opcode, imm, shared);
+                Ok(Reply::Ack { psn })
+            }
+            Operation::Write { addr, rkey, imm } => {
+                let span =
+                    self.remote_span(RemoteAccess::Write, addr, rkey, request.data.len() as u64, shared)?;
+                if imm.is_some() && self.untaken() == 0 {
+                    return Err(Nak::ReceiverNotReady(self.attr.min_rnr_timer).into());
+                }
+                self.write(span, &request.data, shared)?;
+                if imm.is_some() {
+                    self.complete_receive(packet, request, Opcode::WriteImm, imm, shared);
+                }
+                Ok(Reply::Ack { psn })
+            }
+            Operation::Read { addr, rkey, len } => {
+                let span = self.remote_span(RemoteAccess::Read, addr, rkey, u64::from(len), shared)?;
+                let mut data = Vec::new();
+                span.append_to(&mut data).map_err(|_| Nak::RemoteOperation)?;
+                Ok(Reply::Data { psn, data })
+            }
+            Operation::Atomic { addr, rkey, function } => {
+                let old = self.atomic(addr, rkey, function, shared)?;
+                self.keep_atomic(psn, old);
+                Ok(Reply::Data { psn, data: old.to_ne_bytes().to_vec() })
+            }
+        }
+    }
+
+    fn remote_span(
+        &self,
+        kind: RemoteAccess,
+        addr: u64,
+        rkey: u32,
+        len: u64,
+        shared: &Shared,
+    ) -> Result<Span, Refusal> {
+        if kind != RemoteAccess::Write && self.attr.max_dest_rd_atomic == 0 {
+            return Err(Nak::InvalidRequest.into());
+        }
+        if self.attr.access & kind.flag() == 0 {
+            return Err(Nak::RemoteAccess.into());
+        }
+        if len == 0 {
+            return Ok(Span { addr: 0, len: 0 });
+        }
+        shared.regions.span(rkey, self.pd, kind.flag(), addr, len).map_err(|_| Nak::RemoteAccess.into())
+    }
+
+    fn write(&self, span: Span, data: &[u8], shared: &mut Shared) -> Result<(), Refusal> {
+        if let Some(steps) = shared.faults.on_write() {
+            shared.late.push((steps, span.addr, data.to_vec()));
+            return Ok(());
+        }
+        memory::write(span.addr, data).map_err(|_| Nak::RemoteOperation.into())
+    }
+
+    /// Atomic among the requests of this process's devices (`IBV_ATOMIC_HCA`): all of them run under one lock.
+    fn atomic(&self, addr: u64, rkey: u32, function: Function, shared: &Shared) -> Result<u64, Refusal> {
+        if addr % 8 != 0 {
+            return Err(Nak::InvalidRequest.into());
+        }
+        let span = self.remote_span(RemoteAccess::Atomic, addr, rkey, 8, shared)?;
+        let old = memory::read_u64(span.addr).map_err(|_| Nak::RemoteOperation)?;
+        let new = function.apply(old);
+        memory::write(span.addr, &new.to_ne_bytes()).map_err(|_| Nak::RemoteOperation)?;
+        Ok(old)
+    }
+
+    fn keep_atomic(&mut self, psn: Psn, old: u64) {
+        self.responder.atomics.push_back((psn, old));
+        if self.responder.atomics.len() > KEPT_ATOMICS {
+            self.responder.atomics.pop_front();
+        }
+    }
+
+    /// Where a message goes: the pieces of the next receive.
+    fn receive_spans(&self, len: u64, shared: &Shared) -> Result<Vec<Span>, Refusal> {
+        let Some(ring) = self.receive.as_ref().filter(|_| self.untaken() != 0) else {
+            return Err(Nak::ReceiverNotReady(self.attr.min_rnr_timer).into());
+        };
+        let list = decode_receive(&ring.copy(self.taken, ring.entry_size()));
+        let room: u64 = list.iter().map(|s| u64::from(s.len)).sum();
+        if room < len {
+            return Err(Refusal { nak: Nak::InvalidRequest, receive: Some(Status::LocalLength) });
+        }
+        shared.regions.spans(&list, self.pd, access::LOCAL_WRITE, len).map_err(|_| local_protection())
+    }
+
+    fn complete_receive(
+        &mut self,
+        packet: &Packet,
+        request: &Request,
+        opcode: Opcode,
+        imm: Option<[u8; 4]>,
+        shared: &mut Shared,
+    ) {
+        let counter = self.taken;
+        self.taken = counter.wrapping_add(1);
+        let kind = Kind::Response {
+            opcode,
+            len: request.data.len() as u32,
+            imm: imm.unwrap_or_default(),
+            source: Source { qpn: packet.source, lid: packet.from.lid, global: packet.from.gid.is_some() },
+            solicited: request.solicited,
+        };
+        self.complete(Side::Receive, counter, kind, shared);
+    }
+
+    /// A request that was carried out before: its answer was lost.
+    fn repeat(&mut self, request: &Request, shared: &mut Shared) -> Option<Reply> {
+        let psn = request.psn;
+        match request.operation {
+            Operation::Send { .. } | Operation::Write { .. } => Some(Reply::Ack { psn }),
+            Operation::Read { addr, rkey, len } => {
+                let span = self.remote_span(RemoteAccess::Read, addr, rkey, u64::from(len), shared).ok()?;
+                let mut data = Vec::new();
+                span.append_to(&mut data).ok()?;
+                Some(Reply::Data { psn, data })
+            }
+            Operation::Atomic { .. } => {
+                let old = self.responder.atomics.iter().find(|(p, _)| *p == psn)?.1;
+                Some(Reply::Data { psn, data: old.to_ne_bytes().to_vec() })
+            }
+        }
+    }
+}
+
+fn local_protection() -> Refusal {
+    Refusal { nak: Nak::RemoteOperation, receive: Some(Status::LocalProtection) }
+}
