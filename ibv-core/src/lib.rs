@@ -60,6 +60,9 @@ pub mod post;
 pub mod provider;
 pub mod queue_pair;
 pub mod registry;
+#[cfg(feature = "verbs")]
+#[cfg_attr(docsrs, doc(cfg(feature = "verbs")))]
+pub mod verbs;
 pub mod wc;
 pub mod wr;
 

@@ -1,0 +1,69 @@
+//! What every provider over libibverbs shares (feature `verbs`): owning handles, the device list, GID
+//! choice, endpoints, the state machine of a reliable connection, state queries, polling, channels and
+//! events. Which operations a queue pair has and how they are posted is the provider's.
+//!
+//! Everything is called through a table of functions ([`Verbs`], from `ibv-sys`), which tests replace.
+//! [`load`] opens the real one; nothing is linked.
+//!
+//! ```text
+//! Context ◄─ Pd ◄─ Qp ─► Cq ─► Context      handles.rs   who keeps whom alive
+//!    │        ◄─ Mr, Ah
+//!    ├─ device.rs    list, ports, GID tables        sysfs.rs   what only sysfs tells
+//!    ├─ endpoint.rs  port + GID choice → IbvQpInfo  gid.rs     the ranking
+//!    ├─ rc.rs        the state machine, as data     state.rs   walking it, asking for it
+//!    ├─ limits.rs    device attributes → Caps
+//!    └─ poll.rs      completions, channel           event.rs   asynchronous events
+//! ```
+//!
+//! # Threads and forks
+//!
+//! libibverbs may be called from any thread (`ibv_open_device(3)`, and its locks). What it leaves to the
+//! caller, such as two threads modifying one queue pair, `&mut` rules out here. A device opened with
+//! libmlx5's locks switched off (`MLX5_SINGLE_THREADED`) is refused for that reason.
+//!
+//! A child process shares the parent's rings but not the right to use them: it must not post or poll, and
+//! dropping any of these objects there does nothing. See [`fork`].
+
+use crate::error::{Error, ErrorKind};
+
+pub mod device;
+pub mod endpoint;
+pub mod event;
+pub mod fork;
+pub mod gid;
+pub mod handles;
+pub mod limits;
+pub mod poll;
+pub mod rc;
+pub mod state;
+pub mod sysfs;
+
+pub use crate::verbs::{
+    device::{Device, Port, list},
+    endpoint::LocalEndpoint,
+    event::AsyncEvents,
+    fork::ForkPolicy,
+    gid::{GidTable, RankedGid},
+    handles::{Ah, Channel, Context, Cq, Mr, Pd, Qp},
+    poll::CqPoller,
+    sysfs::DeviceDir,
+};
+pub use ibv_sys::Verbs;
+
+/// The functions of the libibverbs of this machine, opened on the first call.
+///
+/// # Errors
+/// `LibraryMissing` with every path that was tried, or the function that an old library lacks.
+pub fn load() -> Result<&'static Verbs, Error> {
+    ibv_sys::verbs().map(|library| &**library).map_err(missing)
+}
+
+/// A library that could not be had, as this crate's error.
+pub fn missing(e: ibv_sys::LoadError) -> Error {
+    Error::new(ErrorKind::LibraryMissing, "dlopen", e.to_string()).with_source(e)
+}
+
+/// The number behind a null result: those functions set `errno`. Read before anything else is called.
+pub(crate) fn errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
