@@ -5,6 +5,7 @@ use crate::{
     caps::Caps,
     error::{Error, ErrorKind},
     gid::{Gid, Mtu},
+    post::MAX_SGE,
 };
 
 /// Which entry of the port's GID table a queue pair uses.
@@ -41,9 +42,9 @@ pub struct IbvConfig {
     pub max_send_wr: u32,
     /// Receive-queue depth: receives posted at once. Default 128; 0 is allowed.
     pub max_recv_wr: u32,
-    /// Ranges in one put, get or send. Default 1.
+    /// Ranges in one put, get or send. Default 1, at most 32.
     pub max_send_sge: u32,
-    /// Ranges in one receive. Default 1.
+    /// Ranges in one receive. Default 1, at most 32.
     pub max_recv_sge: u32,
     /// Bytes that may travel inside a work request. Default 0.
     pub max_inline: u32,
@@ -73,7 +74,7 @@ pub struct IbvConfig {
     pub hop_limit: u8,
     /// Queue key, for datagram transports. Default `None`: drawn anew for every queue pair.
     pub qkey: Option<u32>,
-    /// Operations that the flight recorder keeps (feature `recorder`). Default 0: none.
+    /// Operations that the flight recorder keeps (feature `recorder`). Default 0: none; at most 65536.
     pub flight_recorder: u32,
 }
 
@@ -115,8 +116,9 @@ impl IbvConfig {
         within("port_num", self.port_num.into(), 1, 255)?;
         within("max_send_wr", self.max_send_wr.into(), 1, caps.max_send_wr.into())?;
         within("max_recv_wr", self.max_recv_wr.into(), 0, caps.max_recv_wr.into())?;
-        within("max_send_sge", self.max_send_sge.into(), 1, caps.max_send_sge.into())?;
-        within("max_recv_sge", self.max_recv_sge.into(), 1, caps.max_recv_sge.max(1).into())?;
+        let sge = |most: u32| u64::from(most).clamp(1, MAX_SGE as u64);
+        within("max_send_sge", self.max_send_sge.into(), 1, sge(caps.max_send_sge))?;
+        within("max_recv_sge", self.max_recv_sge.into(), 1, sge(caps.max_recv_sge))?;
         within("max_inline", self.max_inline.into(), 0, caps.max_inline.into())?;
         within("retry_cnt", self.retry_cnt.into(), 0, 7)?;
         within("rnr_retry", self.rnr_retry.into(), 0, 7)?;
@@ -124,7 +126,8 @@ impl IbvConfig {
         within("min_rnr_timer", self.min_rnr_timer.into(), 0, 31)?;
         within("psn", self.psn.unwrap_or(0).into(), 0, 0xff_ffff)?;
         within("service_level", self.service_level.into(), 0, 15)?;
-        within("flow_label", self.flow_label.into(), 0, 0xf_ffff)
+        within("flow_label", self.flow_label.into(), 0, 0xf_ffff)?;
+        within("flight_recorder", self.flight_recorder.into(), 0, 1 << 16)
     }
 
     /// Fills in what `None` leaves to chance and clamps what the device bounds: the configuration that
@@ -205,6 +208,16 @@ mod tests {
         }
         let e = IbvConfig { flow_label: 1 << 20, ..IbvConfig::default() }.validate(&caps()).unwrap_err();
         assert!(e.to_string().contains("flow_label is 1048576"));
+        let e = IbvConfig { flight_recorder: 65537, ..IbvConfig::default() }.validate(&caps()).unwrap_err();
+        assert!(e.to_string().contains("flight_recorder is 65537"));
+    }
+
+    #[test]
+    fn ranges_are_cut_on_the_stack_so_there_is_a_limit_whatever_the_device_takes() {
+        let caps = Caps { max_send_sge: 100, ..caps() };
+        IbvConfig { max_send_sge: 32, ..IbvConfig::default() }.validate(&caps).unwrap();
+        let e = IbvConfig { max_send_sge: 33, ..IbvConfig::default() }.validate(&caps).unwrap_err();
+        assert!(e.to_string().contains("max_send_sge is 33; this device takes 1 to 32"), "{e}");
     }
 
     #[test]

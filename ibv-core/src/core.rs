@@ -16,7 +16,8 @@ use crate::{
     cq::{CqHandle, IbvCq},
     domain::IbvDomain,
     endpoint::IbvPath,
-    error::{Error, ErrorKind, PollCompletionError},
+    error::{Error, ErrorKind, PollCompletionError, WorkRequestError},
+    post::Plain,
     provider::{CompletionQueue, IbvDomainImpl},
     wc::PollTarget,
 };
@@ -28,7 +29,7 @@ use std::{
 
 mod route;
 mod work_queue;
-pub(crate) use route::Route;
+pub(crate) use route::{Owner, Route};
 pub(crate) use work_queue::WorkQueue;
 
 /// Proof that core is the caller; a provider that wraps another passes it on.
@@ -40,6 +41,7 @@ pub struct FromCore(pub(crate) ());
 #[derive(Debug)]
 pub struct QpCore {
     pub(crate) send: WorkQueue,
+    pub(crate) plain: Plain,
     pub(crate) recv: WorkQueue,
     /// The domain's capabilities, narrowed to what the queue pair was created with.
     limits: Caps,
@@ -71,13 +73,14 @@ impl QpCore {
         config.validate(&caps)?;
         let config = config.resolve(&caps);
         let limits = narrowed(caps, &config);
-        let owner = NEXT_OWNER.fetch_add(1, Relaxed);
-        let send = Arc::new(Route::new(owner, config.max_send_wr, limits.completions_in_order));
+        let owner = Arc::new(Owner::new(NEXT_OWNER.fetch_add(1, Relaxed)));
+        let send = Arc::new(Route::new(owner.clone(), config.max_send_wr, limits.completions_in_order));
         let recv = Arc::new(Route::new(owner, config.max_recv_wr, false));
         let send_slot = send_cq.attach(&send)?;
         let recv_slot = recv_cq.attach(&recv).inspect_err(|_| send_cq.close_route(send_slot))?;
         Ok(Self {
             send: WorkQueue::new(send_slot, send),
+            plain: Plain::new(&limits),
             recv: WorkQueue::open(recv_slot, recv),
             limits,
             config,
@@ -96,6 +99,11 @@ impl QpCore {
     /// The configuration in force; after `connect`, as negotiated.
     pub fn config(&self) -> &IbvConfig {
         &self.config
+    }
+
+    /// The first failure that was not a mere flush: the root cause of all later ones.
+    pub fn first_error(&self) -> Option<WorkRequestError> {
+        self.send.first_error()
     }
 
     pub(crate) fn check_unconnected(&self) -> Result<(), Error> {

@@ -87,7 +87,7 @@ impl<I: IbvDomainImpl> IbvCq<I> {
 
     fn claim(self: &Arc<Self>, sole: Option<u64>) -> Result<Poller<I>, PollCompletionError> {
         let mut routes = lock(&self.routes);
-        if sole.is_some_and(|me| routes.live().any(|r| r.owner != me)) {
+        if sole.is_some_and(|me| routes.live().any(|r| r.owner() != me)) {
             return Err(PollCompletionError::Shared);
         }
         let imp = lock(&self.parked).take().ok_or(PollCompletionError::Claimed)?;
@@ -134,8 +134,10 @@ impl Routes {
     fn reserved(&self) -> u64 {
         self.slots.iter().flat_map(|s| &s.route).map(|r| u64::from(r.depth)).sum()
     }
-    fn table(&self) -> Vec<Option<Arc<Route>>> {
-        self.slots.iter().map(|s| s.route.clone()).collect()
+    /// What a poller looks up: a route for each slot, one that answers nothing for those without.
+    fn table(&self) -> Vec<Arc<Route>> {
+        let route = |slot: &Slot| slot.route.clone().unwrap_or_else(|| Arc::new(Route::nobody()));
+        self.slots.iter().map(route).collect()
     }
 }
 
@@ -164,7 +166,7 @@ pub struct Poller<I: IbvDomainImpl> {
     /// `None` only inside `drop`.
     imp: Option<I::Poller>,
     /// This poller's copy of the routes; refreshed when a completion names one it has not met.
-    table: Vec<Option<Arc<Route>>>,
+    table: Vec<Arc<Route>>,
     reaped: u64,
     cq: Arc<IbvCq<I>>,
 }
@@ -182,7 +184,7 @@ impl<I: IbvDomainImpl> Poller<I> {
         let got = out.get(..n).ok_or(PollCompletionError::Corrupt(n as u64))?;
         for wc in got {
             match self.table.get((wc.wr_id >> SEQ_BITS) as usize) {
-                Some(Some(route)) => route.retire(wc)?,
+                Some(route) if route.retire(wc) => {}
                 _ => self.meet(wc)?,
             }
         }
@@ -215,11 +217,14 @@ impl<I: IbvDomainImpl> Poller<I> {
         self.imp.as_mut().ok_or(PollCompletionError::Claimed)?.take_events()
     }
 
+    /// A completion of a queue pair that is newer than the table, or of none.
     #[cold]
     fn meet(&mut self, wc: &IbvWc) -> Result<(), PollCompletionError> {
         self.table = lock(&self.cq.routes).table();
-        let route = self.table.get((wc.wr_id >> SEQ_BITS) as usize).and_then(Option::as_ref);
-        route.ok_or(PollCompletionError::Corrupt(wc.wr_id))?.retire(wc)
+        match self.table.get((wc.wr_id >> SEQ_BITS) as usize) {
+            Some(route) if route.retire(wc) => Ok(()),
+            _ => Err(PollCompletionError::Corrupt(wc.wr_id)),
+        }
     }
 
     /// Frees the routes that had closed before a poll which then found the queue empty.

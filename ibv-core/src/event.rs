@@ -2,7 +2,10 @@
 //! asked. Completions are not events; they are in `cq.rs`.
 
 use crate::error::Error;
-use std::{fmt, os::fd::BorrowedFd};
+use std::{
+    fmt,
+    os::fd::{AsFd, BorrowedFd},
+};
 
 /// What happened: `enum ibv_event_type` (libibverbs/verbs.h). A newtype: devices grow new ones.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -115,9 +118,20 @@ impl fmt::Display for IbvEvent {
 }
 
 /// A provider's end of a domain's events. Dropping it ends the subscription.
+///
+/// `Box<dyn EventSource>` is `AsFd`, for `poll(2)` and the like; feature `tokio` makes it a stream.
 pub trait EventSource: fmt::Debug + Send + 'static {
     /// Takes the oldest event, if there is one. Never blocks.
+    ///
+    /// # Errors
+    /// The device's, such as a channel that broke because the device was removed.
     fn next_event(&mut self) -> Result<Option<IbvEvent>, Error>;
     /// Readable while an event waits; does not block when read by the source itself.
     fn as_fd(&self) -> BorrowedFd<'_>;
+}
+
+impl AsFd for dyn EventSource {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        EventSource::as_fd(self)
+    }
 }

@@ -6,9 +6,9 @@ use crate::{
     endpoint::IbvQpInfo,
     error::{Error, PostError, WorkRequestError},
     memory::{IbvMemoryRegionView, IbvRemoteMemoryRegionView},
-    post,
+    post::{self, One},
     queue_pair::{IbvQueuePair, QpAttributes, QpState},
-    wr::{Op, Request, WrIds, trim},
+    wr::{Request, WrIds, trim},
 };
 use std::{mem::ManuallyDrop, slice};
 
@@ -116,7 +116,7 @@ impl<Q: IbvQueuePair> Connected<Q> {
 
     /// The first failure that was not a mere flush: the root cause of all later ones.
     pub fn first_error(&self) -> Option<WorkRequestError> {
-        self.0.core().send.first_error().or(self.0.core().recv.first_error())
+        self.0.core().first_error()
     }
 
     /// Opens a batch: build any number of requests, then ring once. Starts from nothing even if an
@@ -247,7 +247,7 @@ impl<Q: IbvQueuePair> Batch<'_, Q> {
         dst: IbvRemoteMemoryRegionView,
         src: IbvMemoryRegionView<'_>,
     ) -> Result<WrIds, PostError> {
-        post::enqueue_one(self.0, Op::Write, src, dst)
+        post::enqueue_one(self.0, One::Write, src, dst)
     }
 
     /// Reads all of `src` into the front of `dst`.
@@ -260,7 +260,7 @@ impl<Q: IbvQueuePair> Batch<'_, Q> {
         dst: IbvMemoryRegionView<'_>,
         src: IbvRemoteMemoryRegionView,
     ) -> Result<WrIds, PostError> {
-        post::enqueue_one(self.0, Op::Read, trim(dst, src.len)?, src)
+        post::enqueue_one(self.0, One::Read, trim(dst, src.len)?, src)
     }
 
     /// `put`, and an immediate that consumes one receive of the peer.
@@ -274,7 +274,7 @@ impl<Q: IbvQueuePair> Batch<'_, Q> {
         src: IbvMemoryRegionView<'_>,
         imm: u32,
     ) -> Result<WrIds, PostError> {
-        post::enqueue_one(self.0, Op::WriteWithImm(imm), src, dst)
+        post::enqueue_one(self.0, One::WriteWithImm(imm), src, dst)
     }
 
     /// Publishes the batch with one doorbell (the fewest the device allows).

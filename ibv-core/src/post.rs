@@ -16,41 +16,83 @@ use std::slice;
 mod split;
 use split::{Ranges, enqueue_split};
 
-/// The most ranges a request may have, whatever the device can do.
-const MAX_SGE: usize = 32;
+/// The most ranges a request may have, whatever the device can do: they are cut on the stack.
+pub(crate) const MAX_SGE: usize = 32;
 
-/// Builds a request of one registered range: the hot path. Everything is passed by value, and what is
-/// rare is a call that copies, so nothing here needs an address and the optimiser keeps it in registers.
+/// A request of one range, as the hot path takes it: small enough to stay in a register.
+#[derive(Clone, Copy)]
+pub(crate) enum One {
+    Write,
+    Read,
+    WriteWithImm(u32),
+}
+
+impl One {
+    #[inline]
+    const fn op(self) -> Op {
+        match self {
+            Self::Write => Op::Write,
+            Self::Read => Op::Read,
+            Self::WriteWithImm(imm) => Op::WriteWithImm(imm),
+        }
+    }
+}
+
+/// Largest request of one range that needs no second look, bytes: for put, get and put with immediate.
+/// 0 where the device lacks the operation, so that one comparison answers both.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plain {
+    write: usize,
+    read: usize,
+    write_with_imm: usize,
+}
+
+impl Plain {
+    pub(crate) fn new(caps: &Caps) -> Self {
+        let max = |support: Support| if support.present() { caps.max_msg_size } else { 0 };
+        Self { write: max(caps.write), read: max(caps.read), write_with_imm: max(caps.write_with_imm) }
+    }
+    #[inline]
+    fn max(&self, one: One) -> usize {
+        match one {
+            One::Write => self.write,
+            One::Read => self.read,
+            One::WriteWithImm(_) => self.write_with_imm,
+        }
+    }
+}
+
+/// Builds a request of one registered range: the hot path. `remote` is at least as long as `local`, or
+/// it is refused. Everything is passed by value, and what is rare is a call that copies, so nothing here
+/// needs an address and the optimiser keeps it in registers.
 #[inline]
 pub(crate) fn enqueue_one<Q: IbvQueuePair + ?Sized>(
     qp: &mut Q,
-    op: Op,
+    one: One,
     local: IbvMemoryRegionView<'_>,
     remote: IbvRemoteMemoryRegionView,
 ) -> Result<WrIds, PostError> {
-    let caps = qp.core_mut(FromCore(())).limits();
-    let (fits, support) = match op {
-        Op::Write => (local.len() <= remote.len, caps.write),
-        Op::WriteWithImm(_) => (local.len() <= remote.len, caps.write_with_imm),
-        Op::Read => (local.len() == remote.len, caps.read),
-        _ => (false, Support::Absent),
+    let core = qp.core_mut(FromCore(()));
+    // No bytes wrap around, so they are rare too.
+    let plain = local.len() <= remote.len && local.len().wrapping_sub(1) < core.plain.max(one);
+    let (true, Some(first)) = (plain, core.send.peek()) else {
+        return enqueue_rare(qp, one, local, remote);
     };
-    if !fits || !support.present() || local.len().wrapping_sub(1) >= caps.max_msg_size {
-        return enqueue_rare(qp, op, local, remote);
-    }
-    let parts = Parts { op, signaled: true, fence: false, solicited: false, remote };
-    build(qp, parts, Payload::Sges(slice::from_ref(&local)))
+    let parts = Parts { op: one.op(), signaled: true, fence: false, solicited: false, remote };
+    qp.enqueue(&parts.request(first, Payload::Sges(slice::from_ref(&local))))?;
+    qp.core_mut(FromCore(())).send.advance(1, true);
+    Ok(WrIds { first, count: 1 })
 }
 
 #[cold]
 #[inline(never)]
 fn enqueue_rare<Q: IbvQueuePair + ?Sized>(
     qp: &mut Q,
-    op: Op,
+    one: One,
     local: IbvMemoryRegionView<'_>,
     remote: IbvRemoteMemoryRegionView,
 ) -> Result<WrIds, PostError> {
-    enqueue(qp, &Request::new(op, remote, Payload::Sges(&[local])))
+    enqueue(qp, &Request::new(one.op(), remote, Payload::Sges(&[local])))
 }
 
 /// Checks `req`, takes its credits and builds it. On `Err` the request left nothing behind.
@@ -63,13 +105,17 @@ pub(crate) fn enqueue<Q: IbvQueuePair + ?Sized>(qp: &mut Q, req: &Request<'_>) -
             return enqueue_split(qp, req, sges, len);
         }
     }
-    build(qp, Parts::of(req), req.local)
+    let ids = qp.core_mut(FromCore(())).send.reserve(1, req.signaled)?;
+    qp.enqueue(&Parts::of(req).request(ids.first, req.local))?;
+    qp.core_mut(FromCore(())).send.advance(1, req.signaled);
+    Ok(ids)
 }
 
 /// Largest single work request of this kind, bytes.
 fn limit(caps: &Caps, op: Op) -> usize {
     match op {
         Op::Send | Op::SendWithImm(_) => caps.max_send_size,
+        Op::CompareSwap { .. } | Op::FetchAdd(_) => usize::MAX,
         _ => caps.max_msg_size,
     }
 }
@@ -94,15 +140,6 @@ impl Parts {
         let Self { op, signaled, fence, solicited, remote } = self;
         WorkRequest { id, op, signaled, fence, solicited, local, remote }
     }
-}
-
-/// Hands a checked request to the provider, and takes its credit once it is built.
-#[inline]
-fn build<Q: IbvQueuePair + ?Sized>(qp: &mut Q, parts: Parts, local: Payload<'_>) -> Result<WrIds, PostError> {
-    let ids = qp.core_mut(FromCore(())).send.reserve(1, parts.signaled)?;
-    qp.enqueue(&parts.request(ids.first, local))?;
-    qp.core_mut(FromCore(())).send.advance(1, parts.signaled);
-    Ok(ids)
 }
 
 /// Bytes to move, once everything about `req` fits.
@@ -133,9 +170,7 @@ fn transfer_len(caps: &Caps, req: &Request<'_>) -> Result<usize, PostError> {
 fn local_len(caps: &Caps, local: Payload<'_>) -> Result<usize, PostError> {
     match local {
         Payload::Sges([one]) => Ok(one.len()),
-        Payload::Sges(sges) if sges.len() > (caps.max_send_sge as usize).min(MAX_SGE) => {
-            Err(PostError::TooManySge)
-        }
+        Payload::Sges(sges) if sges.len() > caps.max_send_sge as usize => Err(PostError::TooManySge),
         Payload::Sges(sges) => total(sges),
         Payload::Inline(data) if data.len() > caps.max_inline as usize => Err(PostError::InlineTooLong),
         Payload::Inline(data) => Ok(data.len()),
@@ -153,6 +188,7 @@ pub(crate) fn ring<Q: IbvQueuePair + ?Sized>(qp: &mut Q) -> Result<(), PostError
     if !send.dirty() {
         return Ok(());
     }
+    send.tell();
     let done = match send.take_void() {
         Some(e) => Err(e),
         None => qp.ring_doorbell(FromCore(())),
@@ -173,6 +209,7 @@ pub(crate) fn discard<Q: IbvQueuePair + ?Sized>(qp: &mut Q) {
 }
 
 #[cold]
+#[inline(never)]
 fn forget<Q: IbvQueuePair + ?Sized>(qp: &mut Q) {
     qp.discard(FromCore(()));
     qp.core_mut(FromCore(())).send.forget(None);
@@ -185,17 +222,26 @@ pub(crate) fn recv<Q: IbvQueuePair + ?Sized>(
     sges: &[IbvMemoryRegionView<'_>],
 ) -> Result<u64, PostError> {
     let core = qp.core_mut(FromCore(()));
-    if sges.len() > (core.limits().max_recv_sge as usize).min(MAX_SGE) {
+    if sges.len() > core.limits().max_recv_sge as usize {
         return Err(PostError::TooManySge);
     }
-    let mut piece = [IbvMemoryRegionView::EMPTY; MAX_SGE];
-    let used = Ranges::new(sges).fill(&mut piece, total(sges)?);
+    let len = total(sges)?;
     let id = core.recv.reserve(1, true)?.first;
-    qp.enqueue_recv(&RecvRequest { id, local: &piece[..used] })?;
+    core.recv.advance(1, true);
+    core.recv.tell();
+    let done = if sges.iter().all(|s| !s.is_empty()) {
+        qp.enqueue_recv(&RecvRequest { id, local: sges })
+    } else {
+        let mut piece = [IbvMemoryRegionView::EMPTY; MAX_SGE];
+        let used = Ranges::new(sges).fill(&mut piece, len);
+        qp.enqueue_recv(&RecvRequest { id, local: &piece[..used] })
+    };
     let recv = &mut qp.core_mut(FromCore(())).recv;
-    recv.advance(1, true);
-    recv.commit();
-    Ok(id)
+    match done {
+        Ok(()) => recv.commit(),
+        Err(_) => recv.forget(None),
+    }
+    done.map(|()| id)
 }
 
 /// Enqueue and ring: the convenience tier, whose errors say both sides' values.

@@ -258,4 +258,24 @@ impl IbvQueuePair for Box<dyn IbvQueuePair> {
     fn max_msg_size(&self) -> usize {
         (**self).max_msg_size()
     }
+    fn put(
+        &mut self,
+        remote_dst: IbvRemoteMemoryRegionView,
+        local_src: IbvMemoryRegionView<'_>,
+    ) -> Result<Vec<u64>, Error> {
+        (**self).put(remote_dst, local_src)
+    }
+    fn get(
+        &mut self,
+        local_dst: IbvMemoryRegionView<'_>,
+        remote_src: IbvRemoteMemoryRegionView,
+    ) -> Result<Vec<u64>, Error> {
+        (**self).get(local_dst, remote_src)
+    }
+    fn poll_completion(
+        &mut self,
+        target: PollTarget,
+    ) -> Result<Option<Result<IbvWc, WorkRequestError>>, PollCompletionError> {
+        (**self).poll_completion(target)
+    }
 }

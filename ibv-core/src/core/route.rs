@@ -1,52 +1,85 @@
 //! The poller's side of one work queue: how many of its requests are finished, and what failed first.
 
 use crate::{
-    error::{PollCompletionError, WcStatus, WorkRequestError},
+    error::{WcStatus, WorkRequestError},
     wc::IbvWc,
     wr::SEQ_MASK,
 };
 use std::sync::{
-    OnceLock,
+    Arc, OnceLock,
     atomic::{
         AtomicU64,
         Ordering::{Acquire, Relaxed, Release},
     },
 };
 
-/// Shared by one poster, which reads, and one poller at a time, which writes.
+/// The queue pair that two routes belong to.
 #[derive(Debug)]
-pub(crate) struct Route {
-    pub(crate) owner: u64,
-    pub(crate) depth: u32,
-    /// A completion also stands for every earlier request. False where each one reports itself.
-    pub(super) in_order: bool,
-    /// Requests known to be finished. Written by the poller alone.
-    retired: AtomicU64,
+pub(crate) struct Owner {
+    pub(crate) id: u64,
+    /// The first failure on either side; with two pollers, the one that was polled first.
     first_error: OnceLock<WorkRequestError>,
 }
 
+impl Owner {
+    pub(crate) fn new(id: u64) -> Self {
+        Self { id, first_error: OnceLock::new() }
+    }
+}
+
+/// Shared by one poster, which reads, and one poller at a time, which writes.
+#[derive(Debug)]
+pub(crate) struct Route {
+    owner: Arc<Owner>,
+    pub(crate) depth: u32,
+    /// A completion also stands for every earlier request. False where each one reports itself.
+    pub(super) in_order: bool,
+    /// How far ahead of `retired` a completion can be: the depth, or 0 where that says nothing.
+    window: u64,
+    /// Requests known to be finished. Written by the poller alone.
+    retired: AtomicU64,
+    /// Requests that the device was told of. Written by the poster alone, before it tells.
+    told: Line,
+}
+
+/// A counter on a cache line of its own: the other side's counter is written as often.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Line(AtomicU64);
+
 impl Route {
-    pub(crate) fn new(owner: u64, depth: u32, in_order: bool) -> Self {
-        Self { owner, depth, in_order, retired: AtomicU64::new(0), first_error: OnceLock::new() }
+    pub(crate) fn new(owner: Arc<Owner>, depth: u32, in_order: bool) -> Self {
+        let window = if in_order { u64::from(depth) } else { 0 };
+        let (retired, told) = (AtomicU64::new(0), Line(AtomicU64::new(0)));
+        Self { owner, depth, in_order, window, retired, told }
     }
 
-    /// Returns the credits that `wc` proves free. Called by the one poller of the queue.
+    /// The route of a slot that has none: it retires nothing.
+    pub(crate) fn nobody() -> Self {
+        Self::new(Arc::new(Owner::new(0)), 0, true)
+    }
+
+    /// Returns the credits that `wc` proves free; false if it answers no request in flight. Called by
+    /// the one poller of the queue.
     #[inline]
-    pub(crate) fn retire(&self, wc: &IbvWc) -> Result<(), PollCompletionError> {
+    pub(crate) fn retire(&self, wc: &IbvWc) -> bool {
         let retired = self.retired.load(Relaxed);
-        let ahead = wc.wr_id.wrapping_sub(retired) & SEQ_MASK;
-        if self.in_order {
-            if ahead >= u64::from(self.depth) {
-                return Err(PollCompletionError::Corrupt(wc.wr_id));
+        let mut ahead = wc.wr_id.wrapping_sub(retired) & SEQ_MASK;
+        if ahead >= self.window {
+            if self.in_order || retired >= self.told.0.load(Acquire) {
+                return false;
             }
-            self.retired.store(retired + ahead + 1, Release);
-        } else {
-            self.retired.store(retired + 1, Release);
+            ahead = 0;
         }
+        self.retired.store(retired + ahead + 1, Release);
         if wc.status != WcStatus::SUCCESS {
             self.note(wc);
         }
-        Ok(())
+        true
+    }
+
+    pub(crate) fn owner(&self) -> u64 {
+        self.owner.id
     }
 
     #[cold]
@@ -54,8 +87,15 @@ impl Route {
         if let Err(e) = wc.result()
             && !e.is_wr_flush_err()
         {
-            let _ = self.first_error.set(e);
+            let _ = self.owner.first_error.set(e);
         }
+    }
+
+    /// Announces that requests up to `count` are about to be rung, so that more completions than
+    /// requests are noticed where their order says nothing.
+    #[inline]
+    pub(super) fn tell(&self, count: u64) {
+        self.told.0.store(count, Release);
     }
 
     pub(super) fn retired(&self) -> u64 {
@@ -63,6 +103,6 @@ impl Route {
     }
 
     pub(super) fn first_error(&self) -> Option<WorkRequestError> {
-        self.first_error.get().copied()
+        self.owner.first_error.get().copied()
     }
 }

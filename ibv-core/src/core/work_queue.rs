@@ -14,25 +14,49 @@ pub(crate) struct WorkQueue {
     built: u64,
     /// Of those, published.
     posted: u64,
-    /// `built` may grow to here before `retired` is read again. 0 while closed, so that the check which
-    /// has to happen anyway is also the check for "not connected".
+    /// `built` may grow to here before [`refresh`](Self::refresh) looks again. 0 while closed, so that
+    /// the check which has to happen anyway is also the check for "not connected"; and never past the
+    /// point where the sequence number wraps, so that it is also the check for that.
     limit: u64,
-    /// One past the last signaled request, built and published.
-    signaled: [u64; 2],
+    /// The last run of unsignaled requests, built and published. A signaled request, the common one,
+    /// ends it without a store: the run is then no longer at the end of the queue.
+    silent: [Run; 2],
     open: bool,
     /// A half-built transfer was thrown away, so the next ring must fail.
     void: Option<PostError>,
     slot: u16,
-    /// `slot`, where a `wr_id` has it.
+    /// The id of request number `n` is `base + n`, as long as `n` is below `limit`.
     base: u64,
     route: Arc<Route>,
+}
+
+/// Consecutive requests, by number.
+#[derive(Clone, Copy, Debug, Default)]
+struct Run {
+    start: u64,
+    end: u64,
+}
+
+impl Run {
+    /// How many of them are the last ones before `end`.
+    fn at_end(self, end: u64) -> u64 {
+        if self.end == end { end - self.start } else { 0 }
+    }
+
+    #[inline]
+    fn extend(&mut self, from: u64, to: u64) {
+        if self.end != from {
+            self.start = from;
+        }
+        self.end = to;
+    }
 }
 
 impl WorkQueue {
     /// A queue that refuses every request until [`admit`](Self::admit).
     pub(crate) fn new(slot: u16, route: Arc<Route>) -> Self {
-        let base = u64::from(slot) << SEQ_BITS;
-        Self { built: 0, posted: 0, limit: 0, signaled: [0; 2], open: false, void: None, slot, base, route }
+        let silent = [Run::default(); 2];
+        Self { built: 0, posted: 0, limit: 0, silent, open: false, void: None, slot, base: 0, route }
     }
 
     pub(crate) fn open(slot: u16, route: Arc<Route>) -> Self {
@@ -54,11 +78,17 @@ impl WorkQueue {
     }
 
     pub(crate) fn owner(&self) -> u64 {
-        self.route.owner
+        self.route.owner()
     }
 
     pub(crate) fn depth(&self) -> u32 {
         self.route.depth
+    }
+
+    /// The id of the next request, if there is room that needs no second look.
+    #[inline]
+    pub(crate) fn peek(&self) -> Option<u64> {
+        (self.built < self.limit).then(|| self.base.wrapping_add(self.built))
     }
 
     /// The ids of the next `count` requests, if there is room. Changes nothing: `advance` does, once
@@ -72,18 +102,20 @@ impl WorkQueue {
         if !signaled && !self.route.in_order {
             return Err(PostError::Unsupported);
         }
-        if !signaled && end - self.signaled[0] >= u64::from(self.route.depth) {
+        let silent = self.silent[0].at_end(self.built) + u64::from(count);
+        if !signaled && silent >= u64::from(self.route.depth) {
             return Err(PostError::NeedsSignal);
         }
-        Ok(WrIds { first: self.base | self.built & SEQ_MASK, count })
+        Ok(WrIds { first: self.base.wrapping_add(self.built), count })
     }
 
     #[inline]
     pub(crate) fn advance(&mut self, count: u32, signaled: bool) {
-        self.built += u64::from(count);
-        if signaled {
-            self.signaled[0] = self.built;
+        let end = self.built + u64::from(count);
+        if !signaled {
+            self.silent[0].extend(self.built, end);
         }
+        self.built = end;
     }
 
     #[cold]
@@ -91,15 +123,20 @@ impl WorkQueue {
         if !self.open {
             return Err(PostError::NotConnected);
         }
-        self.limit = self.route.retired() + u64::from(self.route.depth);
-        if end > self.limit { Err(PostError::QueueFull) } else { Ok(()) }
+        let room = self.route.retired() + u64::from(self.route.depth);
+        let laps = self.built & !SEQ_MASK;
+        self.base = (u64::from(self.slot) << SEQ_BITS).wrapping_sub(laps);
+        self.limit = room.min(laps.saturating_add(SEQ_MASK + 1));
+        if end > room { Err(PostError::QueueFull) } else { Ok(()) }
     }
 
     /// Gives back everything built since the last ring. `why` makes the next ring fail.
     #[inline]
     pub(crate) fn forget(&mut self, why: Option<PostError>) {
         self.built = self.posted;
-        self.signaled[0] = self.signaled[1];
+        // The sequence number may have wrapped since, and `base` with it.
+        self.limit = 0;
+        self.silent[0] = self.silent[1];
         self.void = why;
     }
 
@@ -113,10 +150,17 @@ impl WorkQueue {
         self.void.take()
     }
 
+    /// Everything built is about to become visible to the device.
+    #[inline]
+    pub(crate) fn tell(&self) {
+        self.route.tell(self.built);
+    }
+
+    /// Everything built has become visible to the device.
     #[inline]
     pub(crate) fn commit(&mut self) {
         self.posted = self.built;
-        self.signaled[1] = self.signaled[0];
+        self.silent[1] = self.silent[0];
     }
 
     pub(crate) fn free(&self) -> u32 {
@@ -129,7 +173,7 @@ impl WorkQueue {
 
     /// The last published request will not report itself if it succeeded.
     pub(crate) fn ends_silent(&self) -> bool {
-        self.signaled[1] != self.posted
+        self.silent[1].at_end(self.posted) > 0
     }
 
     pub(crate) fn first_error(&self) -> Option<WorkRequestError> {

@@ -8,7 +8,7 @@ use crate::{
     post,
     queue_pair::{IbvQueuePair, QpState},
     wc::{IbvWc, PollTarget},
-    wr::Request,
+    wr::{Op, Payload, Request},
 };
 use std::{thread, time::Instant};
 
@@ -81,9 +81,16 @@ impl<Q: IbvQueuePair> Closing<Q> {
     }
 
     /// A run of unsignaled requests is shorter than the queue, so there is room for one more, unless
-    /// completions are due that will make some.
+    /// completions are due that will make some. It carries nothing and reaches nobody; what it is
+    /// depends on what the device takes.
     fn post_marker(&mut self) {
-        let marker = Request::put(IbvRemoteMemoryRegionView::default(), &[]);
+        let caps = self.0.core().limits();
+        let op = match (caps.write.present(), caps.send.present()) {
+            (true, _) => Op::Write,
+            (false, true) => Op::Send,
+            (false, false) => Op::Read,
+        };
+        let marker = Request::new(op, IbvRemoteMemoryRegionView::default(), Payload::Sges(&[]));
         self.0.core_mut(FromCore(())).send.admit();
         if post::enqueue(&mut self.0, &marker).is_ok() {
             let _ = post::ring(&mut self.0);
