@@ -1,14 +1,59 @@
-//! Maintainers' commands: `cargo xtask help`.
+//! Maintainers' commands: `cargo xtask help`. A thin dispatcher; each command is in a file of its own.
+#![forbid(unsafe_code)]
 
 mod abi;
+mod bench;
 mod bindgen;
 mod debian;
+mod demo;
+mod lanes;
+mod new_provider;
+mod sanitizers;
+mod sh;
+mod suite;
+mod test;
+mod tidy;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+use std::process::ExitCode;
+
+const HELP: &str = "usage: cargo xtask COMMAND [ARGUMENTS]
+
+  demo          move a real file of more than 100 MB through the mock, and back
+  test          every check there is; --list names the lanes, --lane NAME runs one
+  conformance   certify providers: --provider NAME... [--require NAME] [--json] [--junit FILE]
+  mutants       show that the suite catches broken providers [--json]
+  new-provider  write the skeleton of a provider of your own, the suite wired in
+  tidy          dependency arrows, unsafe files, file sizes, words
+  bench         benches, and what the safe handle costs in instructions
+  bindgen       write ibv-sys's bindings anew from rdma-core's headers
+  abi           compare ibv-sys's layouts with installed headers
+
+Each takes --help.";
+
+fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    match args.first().map(String::as_str) {
-        Some("abi") => abi::run(&args[1..]),
-        Some("bindgen") => bindgen::run(&args[1..]),
-        _ => Err("usage: cargo xtask abi|bindgen".into()),
+    let (command, args) = args.split_first().map_or(("help", &[][..]), |(c, rest)| (c.as_str(), rest));
+    let done = match command {
+        "abi" => abi::run(args),
+        "bench" => bench::run_bench(args),
+        "bindgen" => bindgen::run(args),
+        "conformance" => suite::conformance(args),
+        "demo" => demo::run_demo(args),
+        "mutants" => suite::mutants(args),
+        "new-provider" => new_provider::run(args),
+        "test" => test::run(args),
+        "tidy" => tidy::run(args),
+        "help" | "--help" | "-h" => {
+            println!("{HELP}");
+            Ok(())
+        }
+        other => Err(format!("no command {other}\n\n{HELP}").into()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("error: {why}");
+            ExitCode::FAILURE
+        }
     }
 }

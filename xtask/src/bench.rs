@@ -1,0 +1,67 @@
+//! `cargo xtask bench`: the mock's benches by the clock, and the safe handle's cost by the instruction,
+//! which alone is a test because it alone is the same on every machine.
+
+use crate::sh::{Result, cargo, debian_packages, output, program, root, run};
+
+const USAGE: &str = "usage: cargo xtask bench [--instructions]
+
+Runs the benches of provider-mock, then counts the instructions that the safe handle spends on a request and
+on a completion, above the provider's own (needs valgrind). --instructions does only the latter.";
+
+/// What the safe handle may spend, in instructions: a request in a batch of 16, a completion in a poll
+/// of 16, both by static dispatch.
+const LIMITS: [(&str, f64); 2] = [("post static", 18.0), ("poll static", 25.0)];
+
+/// Runs the command.
+pub(crate) fn run_bench(args: &[String]) -> Result<()> {
+    match args {
+        [] => clock()?,
+        [flag] if flag == "--instructions" => {}
+        [flag] if flag == "--help" || flag == "-h" => {
+            println!("{USAGE}");
+            return Ok(());
+        }
+        _ => return Err(USAGE.into()),
+    }
+    debian_packages(&["valgrind"])?;
+    cost()
+}
+
+fn clock() -> Result<()> {
+    if !root().join("provider-mock/benches").is_dir() {
+        eprintln!("provider-mock has no benches");
+        return Ok(());
+    }
+    run(&mut cargo(["bench", "--package", "provider-mock"]))
+}
+
+/// Counts, prints, and fails above the limits.
+pub(crate) fn cost() -> Result<()> {
+    let script = root().join("ibv-core/examples/cost.sh");
+    let table = output(program("sh", [""; 0]).arg(script))?;
+    print!("{table}");
+    judge(&table)
+}
+
+fn judge(table: &str) -> Result<()> {
+    for (name, limit) in LIMITS {
+        let line = table.lines().find_map(|line| line.strip_prefix(name));
+        let value: f64 = line.ok_or_else(|| format!("no line {name}"))?.trim().parse()?;
+        if value > limit {
+            return Err(format!("{name}: {value} instructions, {limit} allowed").into());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_kept_to_the_tenth() {
+        assert!(judge("post floor 30.0\npost static 18.0\npoll static 25.0\n").is_ok());
+        assert!(judge("post static 18.1\npoll static 25.0\n").is_err());
+        assert!(judge("post static 18.0\n").is_err());
+    }
+}

@@ -1,0 +1,165 @@
+//! The lanes of `cargo xtask test`: what is checked, one function each. How they are chosen, timed and
+//! summed up is `test.rs`'s.
+
+use crate::{
+    sanitizers,
+    sh::{Result, cargo, debian_packages, nightly, program, root, run, succeeds, target},
+    suite, tidy,
+};
+
+/// Whose lane it is, which decides what "can not run here" means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum For {
+    /// Everybody: in CI it must run.
+    Everybody,
+    /// Maintainers: needs something that not every machine can have, so it may stay out, visibly.
+    Maintainers,
+}
+
+/// How a lane ended, when nothing failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Ran {
+    Passed,
+    /// It can not run here, and why.
+    Not(String),
+}
+
+pub(crate) struct Lane {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    pub(crate) whose: For,
+    pub(crate) run: fn() -> Result<Ran>,
+}
+
+const fn everybody(name: &'static str, about: &'static str, run: fn() -> Result<Ran>) -> Lane {
+    Lane { name, about, whose: For::Everybody, run }
+}
+
+const fn maintainers(name: &'static str, about: &'static str, run: fn() -> Result<Ran>) -> Lane {
+    Lane { name, about, whose: For::Maintainers, run }
+}
+
+/// In the order they run: cheap and telling ones first.
+pub(crate) const LANES: &[Lane] = &[
+    everybody("fmt", "rustfmt agrees", fmt),
+    everybody("tidy", "dependency arrows, unsafe files, sizes, words", || done(tidy::run(&[]))),
+    everybody("clippy", "no lint, in any target", clippy),
+    everybody("test", "unit and integration tests, all features", test),
+    everybody("doctest", "examples in documentation and README", doctest),
+    everybody("bare", "the core and the mock without features and without a C compiler", bare),
+    everybody("doc", "documentation builds without a warning", doc),
+    everybody("conformance", "the suite over every provider built in", conformance),
+    everybody("mutants", "the suite catches every broken provider", mutants),
+    everybody("out-of-tree", "a provider of somebody else's, certified in its own workspace", out_of_tree),
+    maintainers("loom", "every interleaving of credits and completion queues", loom),
+    maintainers("miri", "no undefined behaviour in the core and the mock", sanitizers::miri),
+    maintainers("asan", "no bad access in the core and the mock, AddressSanitizer", sanitizers::asan),
+    maintainers("tsan", "no data race in the core and the mock, ThreadSanitizer", sanitizers::tsan),
+    maintainers(
+        "valgrind",
+        "no bad access and no leak in the core's and the mock's tests",
+        sanitizers::valgrind,
+    ),
+    maintainers("cost", "instructions a request and a completion cost", cost),
+    maintainers("deny", "licences, duplicates and sources of dependencies", deny),
+];
+
+/// Everything that needs no vendor library to build.
+const FEATURES: &str = "ibv/mock,ibv/recorder,ibv/serde,ibv/tokio,ibv/tracing";
+
+pub(crate) fn done(result: Result<()>) -> Result<Ran> {
+    result.map(|()| Ran::Passed)
+}
+
+fn fmt() -> Result<Ran> {
+    done(run(&mut cargo(["fmt", "--all", "--check"])))
+}
+
+fn clippy() -> Result<Ran> {
+    let common = ["clippy", "--workspace", "--all-targets", "--features", FEATURES, "--", "-D", "warnings"];
+    done(run(&mut cargo(common)))
+}
+
+fn doc() -> Result<Ran> {
+    let args = ["doc", "--workspace", "--no-deps", "--features", FEATURES];
+    done(run(cargo(args).env("RUSTDOCFLAGS", "-D warnings")))
+}
+
+/// Has nextest, which stops a test that hangs; cargo's own runner does not.
+fn nextest() -> bool {
+    succeeds(&mut cargo(["nextest", "--version"]))
+}
+
+fn test() -> Result<Ran> {
+    let runner: &[&str] = if nextest() {
+        &["nextest", "run", "--no-fail-fast"]
+    } else {
+        &["test", "--no-fail-fast", "--tests", "--bins", "--lib"]
+    };
+    done(run(cargo(runner).args(["--workspace", "--features", FEATURES])))
+}
+
+fn doctest() -> Result<Ran> {
+    done(run(&mut cargo(["test", "--doc", "--workspace", "--features", FEATURES])))
+}
+
+/// Feature unification would hide a feature that is missing, and a C compiler one that is needed: each
+/// crate by itself, with compilers that always fail.
+fn bare() -> Result<Ran> {
+    for package in ["ibv-core", "provider-mock"] {
+        let check = ["check", "--package", package, "--no-default-features"];
+        run(cargo(check).env("CC", "false").env("CXX", "false"))?;
+    }
+    let runner: &[&str] = if nextest() { &["nextest", "run"] } else { &["test", "--tests"] };
+    done(run(cargo(runner).args(["--package", "ibv-core", "--no-default-features"])))
+}
+
+fn conformance() -> Result<Ran> {
+    let args = ["--provider", "mock", "--require", "mock"].map(String::from);
+    done(suite::conformance(&args))
+}
+
+fn mutants() -> Result<Ran> {
+    done(suite::mutants(&[]))
+}
+
+fn out_of_tree() -> Result<Ran> {
+    let manifest = root().join("examples/out-of-tree-provider/Cargo.toml");
+    done(run(cargo(["test", "--manifest-path"])
+        .arg(manifest)
+        .env("CARGO_TARGET_DIR", target().join("out-of-tree"))))
+}
+
+fn loom() -> Result<Ran> {
+    if !root().join("ibv-core/tests/loom.rs").is_file() {
+        return Ok(Ran::Not("ibv-core/tests/loom.rs does not exist".into()));
+    }
+    let test = ["test", "--package", "ibv-core", "--test", "loom", "--release"];
+    let dir = target().join("loom");
+    done(run(cargo(test).env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", dir)))
+}
+
+fn cost() -> Result<Ran> {
+    match debian_packages(&["valgrind"]) {
+        Err(why) => Ok(Ran::Not(why.to_string())),
+        Ok(()) => done(crate::bench::cost()),
+    }
+}
+
+fn deny() -> Result<Ran> {
+    if !succeeds(&mut cargo(["deny", "--version"])) {
+        return Ok(Ran::Not("cargo-deny is not installed; cargo install cargo-deny".into()));
+    }
+    // Advisories need a database from the network; the other three need none.
+    done(run(&mut cargo(["deny", "check", "bans", "licenses", "sources"])))
+}
+
+/// Whether the nightly toolchain has a component's program.
+pub(crate) fn nightly_has(args: &[&str]) -> bool {
+    succeeds(&mut nightly(args))
+}
+
+/// Whether `name` can be run at all.
+pub(crate) fn has_program(name: &str) -> bool {
+    succeeds(&mut program(name, ["--version"]))
+}

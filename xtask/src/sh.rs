@@ -1,0 +1,121 @@
+//! Running other programs: where, how loudly, and what their failure is called. What is run is the
+//! commands' business.
+
+use std::{
+    env,
+    error::Error,
+    ffi::OsStr,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+pub(crate) type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// The workspace's folder.
+pub(crate) fn root() -> &'static Path {
+    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
+    xtask.parent().unwrap_or(xtask)
+}
+
+/// Where cargo builds: one folder for every command.
+pub(crate) fn target() -> PathBuf {
+    env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir))
+}
+
+/// The cargo that runs this, in the workspace, without input.
+pub(crate) fn cargo<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(args).current_dir(root()).stdin(Stdio::null());
+    command
+}
+
+/// The nightly cargo, through rustup.
+pub(crate) fn nightly<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
+    let mut command = Command::new("cargo");
+    command.arg("+nightly").args(args).current_dir(root()).stdin(Stdio::null());
+    // The stable cargo that runs this left word of itself, which its sibling would believe.
+    command.env_remove("CARGO").env_remove("RUSTC").env_remove("RUSTUP_TOOLCHAIN");
+    command
+}
+
+/// Any other program, likewise.
+pub(crate) fn program<S: AsRef<OsStr>>(name: &str, args: impl IntoIterator<Item = S>) -> Command {
+    let mut command = Command::new(name);
+    command.args(args).current_dir(root()).stdin(Stdio::null());
+    command
+}
+
+/// Says what is run and runs it.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    eprintln!("$ {}", shown(command));
+    let status = command.status().map_err(|e| format!("{}: {e}", shown(command)))?;
+    if status.success() { Ok(()) } else { Err(format!("{}: {status}", shown(command)).into()) }
+}
+
+/// Runs quietly and returns standard output.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let out = command.output().map_err(|e| format!("{}: {e}", shown(command)))?;
+    if !out.status.success() {
+        let why = String::from_utf8_lossy(&out.stderr);
+        return Err(format!("{}: {}: {}", shown(command), out.status, why.trim()).into());
+    }
+    Ok(String::from_utf8(out.stdout)?)
+}
+
+/// Whether it runs and succeeds, quietly.
+pub(crate) fn succeeds(command: &mut Command) -> bool {
+    command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|s| s.success())
+}
+
+/// The command as a person would type it, without the folders of its program.
+fn shown(command: &Command) -> String {
+    let name = Path::new(command.get_program()).file_name().unwrap_or(command.get_program());
+    let words = std::iter::once(name).chain(command.get_args());
+    words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+}
+
+/// Makes sure that the system has `packages`, installing what is missing where this is Debian and root.
+pub(crate) fn debian_packages(packages: &[&str]) -> Result<()> {
+    let installed = |p: &&&str| {
+        output(&mut program("dpkg-query", ["-W", "-f=${Status}", p]))
+            .is_ok_and(|s| s.contains("ok installed"))
+    };
+    let missing: Vec<&str> = packages.iter().filter(|p| !installed(p)).copied().collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let list = missing.join(" ");
+    if !succeeds(&mut program("apt-get", ["--version"])) {
+        return Err(format!("needs {list}, and this system has no apt to install them with").into());
+    }
+    if output(&mut program("id", ["-u"]))?.trim() != "0" {
+        return Err(format!("needs {list}; as root: apt-get install {list}").into());
+    }
+    eprintln!("installing {list}");
+    let apt = |args: &[&str]| output(program("apt-get", args).env("DEBIAN_FRONTEND", "noninteractive"));
+    apt(&["update", "-qq"])?;
+    apt(&[&["install", "-y", "-qq", "--no-install-recommends"], missing.as_slice()].concat()).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_shown_as_typed() {
+        assert_eq!(shown(&program("/usr/bin/true", ["a", "b c"])), "true a b c");
+    }
+
+    #[test]
+    fn a_failure_names_the_command_and_its_words() {
+        let e = output(&mut program("sh", ["-c", "echo why >&2; exit 3"])).unwrap_err().to_string();
+        assert!(e.starts_with("sh -c") && e.contains("exit status: 3") && e.ends_with("why"), "{e}");
+        assert!(run(&mut program("false", [""; 0])).is_err());
+        assert!(!succeeds(&mut program("no-such-program", [""; 0])));
+    }
+
+    #[test]
+    fn the_root_holds_the_workspace() {
+        assert!(root().join("Cargo.toml").is_file() && root().join("xtask").is_dir());
+    }
+}
