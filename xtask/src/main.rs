@@ -8,8 +8,10 @@ mod debian;
 mod demo;
 mod lanes;
 mod new_provider;
+mod rdma_core;
 mod sanitizers;
 mod sh;
+mod softnic;
 mod suite;
 mod test;
 mod tidy;
@@ -25,6 +27,8 @@ const HELP: &str = "usage: cargo xtask COMMAND [ARGUMENTS]
   new-provider  write the skeleton of a provider of your own, the suite wired in
   tidy          dependency arrows, unsafe files, file sizes, words
   bench         benches, and what the safe handle costs in instructions
+  softnic       run a command on software RDMA devices: softnic [OPTION]... -- COMMAND...
+  rdma-core     build a newer rdma-core than the system's, beside it
   bindgen       write ibv-sys's bindings anew from rdma-core's headers
   abi           compare ibv-sys's layouts with installed headers
 
@@ -39,6 +43,8 @@ fn main() -> ExitCode {
         "bindgen" => bindgen::run(args),
         "conformance" => suite::conformance(args),
         "demo" => demo::run_demo(args),
+        "rdma-core" => rdma_core::run(args),
+        "softnic" => softnic::run(args),
         "mutants" => suite::mutants(args),
         "new-provider" => new_provider::run(args),
         "test" => test::run(args),

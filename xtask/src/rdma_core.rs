@@ -1,0 +1,124 @@
+//! `cargo xtask rdma-core`: builds a newer rdma-core than the system's, beside it, from Debian's own source package. Does not
+//! install anything over the system's libraries; who uses the build says so with a library path.
+
+use std::path::{Path, PathBuf};
+
+use crate::debian::{Archive, SUITES, Version};
+use crate::sh;
+
+const USAGE: &str = "usage: cargo xtask rdma-core [--suite SUITE] [--list]
+
+Downloads the rdma-core source package of a Debian suite (the newest one known, unless --suite names another),
+builds its libraries and tools in target/rdma-core, and prints the folder. Uses the system's apt configuration with
+another suite; installs the build's own tools (cmake, ninja, headers of libnl) where they are missing.
+
+To run a program on it: LD_LIBRARY_PATH=FOLDER/lib PATH=FOLDER/bin:$PATH";
+
+/// What Debian's package builds with, less the documentation and the Python bindings.
+const BUILD_PACKAGES: [&str; 8] = [
+    "cmake",
+    "ninja-build",
+    "pkg-config",
+    "gcc",
+    "libc6-dev",
+    "libnl-3-dev",
+    "libnl-route-3-dev",
+    "dpkg-dev",
+];
+
+/// Runs the command.
+pub(crate) fn run(args: &[String]) -> sh::Result<()> {
+    let mut suite = None;
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--help" | "-h" => {
+                println!("{USAGE}");
+                return Ok(());
+            }
+            "--list" => return list(),
+            "--suite" => suite = Some(args.next().ok_or("--suite needs a name")?.clone()),
+            other => return Err(format!("no argument {other}\n\n{USAGE}").into()),
+        }
+    }
+    let folder = build(suite.as_deref())?;
+    println!("{}", folder.display());
+    Ok(())
+}
+
+fn list() -> sh::Result<()> {
+    for version in archive()?.source_versions("rdma-core")? {
+        println!("{:10} {}", version.suite, version.full);
+    }
+    Ok(())
+}
+
+/// Builds the version of a suite, unless that was done before; gives the build's folder.
+pub(crate) fn build(suite: Option<&str>) -> sh::Result<PathBuf> {
+    sh::debian_packages(&BUILD_PACKAGES)?;
+    let archive = archive()?;
+    let version = pick(&archive.source_versions("rdma-core")?, suite)?;
+    let source = archive.unpack_source("rdma-core", &version, &folder())?;
+    let out = source.join("build");
+    let stamp = out.join(".built");
+    if !stamp.exists() {
+        compile(&source, &out)?;
+        std::fs::write(stamp, &version.full)?;
+    }
+    Ok(out)
+}
+
+fn archive() -> sh::Result<Archive> {
+    Archive::open(&sh::target().join("debian"))
+}
+
+fn folder() -> PathBuf {
+    sh::target().join("rdma-core")
+}
+
+fn pick(versions: &[Version], suite: Option<&str>) -> sh::Result<Version> {
+    let found = match suite {
+        Some(suite) => versions.iter().find(|v| v.suite == suite),
+        None => SUITES.iter().rev().find_map(|suite| versions.iter().find(|v| v.suite == *suite)),
+    };
+    let known: Vec<&str> = versions.iter().map(|v| v.suite.as_str()).collect();
+    let missing =
+        || format!("no rdma-core source package in suite {}; found: {known:?}", suite.unwrap_or("any"));
+    Ok(found.cloned().ok_or_else(missing)?)
+}
+
+fn compile(source: &Path, out: &Path) -> sh::Result<()> {
+    let (source, out) = (source.display().to_string(), out.display().to_string());
+    // IN_PLACE: the libraries look for their drivers in the build's own folder.
+    let configure = [
+        "-S",
+        &source,
+        "-B",
+        &out,
+        "-GNinja",
+        "-DCMAKE_BUILD_TYPE=Release",
+        "-DIN_PLACE=1",
+        "-DNO_MAN_PAGES=1",
+        "-DNO_PYVERBS=1",
+        "-DENABLE_RESOLVE_NEIGH=0",
+    ];
+    sh::run(&mut sh::program("cmake", configure))?;
+    sh::run(&mut sh::program("ninja", ["-C", &out]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn version(suite: &str, full: &str) -> Version {
+        Version { full: full.to_owned(), suite: suite.to_owned() }
+    }
+
+    #[test]
+    fn the_newest_suite_wins_unless_one_is_named() {
+        let all = [version("bookworm", "44.0-2"), version("sid", "65.0-1"), version("trixie", "56.1-1")];
+        assert_eq!(pick(&all, None).unwrap().full, "65.0-1");
+        assert_eq!(pick(&all, Some("trixie")).unwrap().full, "56.1-1");
+        assert!(pick(&all, Some("buzz")).unwrap_err().to_string().contains("buzz"));
+    }
+}

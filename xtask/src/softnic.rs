@@ -1,0 +1,135 @@
+//! `cargo xtask softnic -- COMMAND…`: runs any command on software RDMA devices. What the devices do is in the `softnic` crate.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::{rdma_core, sh};
+
+const USAGE: &str = "usage: cargo xtask softnic [OPTION]... -- COMMAND [ARGUMENT]...
+
+Runs a command on software RDMA devices: unmodified programs over unmodified libibverbs and libmlx5.
+
+  --device mlx5     the kind of device (efa: not yet)
+  --link ib|roce    the ports' link layer (default ib)
+  --count N         how many devices (default 1)
+  --devices FILE    a TOML description of the devices instead (see softnic/README.md)
+  --session NAME    the fabric that processes share (default: one for the user)
+  --abi native|invoke|write
+                    which generation of the kernel's interface is answered (default native)
+  --strict          report breaches of the hardware's rules on standard error
+  --rdma-core SUITE run on the rdma-core of this Debian suite (built by `cargo xtask rdma-core`)";
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Options {
+    /// Variables for the device.
+    set: Vec<(&'static str, String)>,
+    suite: Option<String>,
+    command: Vec<String>,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &[String]) -> sh::Result<()> {
+    if args.first().is_none_or(|a| a == "--help" || a == "-h") {
+        println!("{USAGE}");
+        return Ok(());
+    }
+    let options = parse(args)?;
+    sh::debian_packages(&["ibverbs-providers", "libibverbs1"])?;
+    let library = library()?;
+    let mut command = Command::new(&options.command[0]);
+    command.args(&options.command[1..]).env("LD_PRELOAD", library).env("SOFTNIC_PRELOAD", "1");
+    command.envs(options.set);
+    if let Some(suite) = options.suite {
+        let build = rdma_core::build(Some(&suite))?;
+        command.env("LD_LIBRARY_PATH", build.join("lib"));
+        let path = std::env::var("PATH").unwrap_or_default();
+        command.env("PATH", format!("{}:{path}", build.join("bin").display()));
+    }
+    let status = command.status().map_err(|e| format!("run {}: {e}", options.command[0]))?;
+    if status.success() { Ok(()) } else { Err(format!("{}: {status}", options.command[0]).into()) }
+}
+
+/// Builds the preloaded library; gives its path.
+fn library() -> sh::Result<PathBuf> {
+    sh::run(&mut sh::cargo(["build", "--quiet", "--package", "softnic"]))?;
+    let path = sh::target().join("debug/libsoftnic.so");
+    if path.exists() { Ok(path) } else { Err(format!("the build left no {}", path.display()).into()) }
+}
+
+fn parse(args: &[String]) -> sh::Result<Options> {
+    let mut options = Options::default();
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().cloned().ok_or_else(|| format!("{arg} needs a value\n\n{USAGE}"));
+        match arg.as_str() {
+            "--" => break,
+            "--device" => device(&value()?)?,
+            "--link" => options.set.push(("SOFTNIC_LINK", one_of(arg, value()?, &["ib", "roce"])?)),
+            "--count" => options.set.push(("SOFTNIC_COUNT", value()?)),
+            "--devices" => {
+                let path = std::fs::canonicalize(value()?)?;
+                options.set.push(("SOFTNIC_DEVICES", path.display().to_string()));
+            }
+            "--session" => options.set.push(("SOFTNIC_SESSION", value()?)),
+            "--abi" => {
+                let abi = one_of(arg, value()?, &["native", "invoke", "write"])?;
+                options.set.push(("SOFTNIC_ABI", abi));
+            }
+            "--strict" => options.set.push(("SOFTNIC_STRICT", "1".to_owned())),
+            "--rdma-core" => options.suite = Some(value()?),
+            other => return Err(format!("no option {other}; put `--` before the command\n\n{USAGE}").into()),
+        }
+    }
+    options.command = args.cloned().collect();
+    if options.command.is_empty() {
+        return Err(format!("no command to run\n\n{USAGE}").into());
+    }
+    Ok(options)
+}
+
+fn device(kind: &str) -> sh::Result<()> {
+    match kind {
+        "mlx5" => Ok(()),
+        "efa" => Err("--device efa: there is no software EFA yet; only mlx5".into()),
+        other => Err(format!("--device {other}: no such kind; only mlx5").into()),
+    }
+}
+
+fn one_of(option: &str, value: String, known: &[&str]) -> sh::Result<String> {
+    if known.contains(&value.as_str()) {
+        return Ok(value);
+    }
+    Err(format!("{option} {value}: must be one of {}", known.join(", ")).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> sh::Result<Options> {
+        parse(&line.split(' ').map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn options_become_the_devices_variables() {
+        let o = words("--link roce --count 2 --strict -- ibv_devinfo -v").unwrap();
+        assert_eq!(o.command, ["ibv_devinfo", "-v"]);
+        let names: Vec<&str> = o.set.iter().map(|(n, _)| *n).collect();
+        assert_eq!(names, ["SOFTNIC_LINK", "SOFTNIC_COUNT", "SOFTNIC_STRICT"]);
+    }
+
+    #[test]
+    fn what_is_not_there_is_said() {
+        for (line, word) in [
+            ("--device efa -- x", "not yet"),
+            ("--device cx9 -- x", "cx9"),
+            ("--link token-ring -- x", "token-ring"),
+            ("ibv_devices", "`--`"),
+            ("--link ib --", "no command"),
+            ("--count", "needs a value"),
+        ] {
+            let e = words(line).unwrap_err().to_string();
+            assert!(e.contains(word) || e.contains("yet"), "{line}: {e}");
+        }
+    }
+}
