@@ -106,6 +106,7 @@ impl Host {
     pub fn send_events(&mut self) -> bool {
         let mut any = false;
         for (_, cq) in self.engine.shared.cqs.iter_mut() {
+            any |= cq.is_patient();
             if !cq.take_event() {
                 continue;
             }

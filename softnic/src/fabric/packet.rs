@@ -49,8 +49,8 @@ pub struct Request {
     pub operation: Operation,
     /// Whether the receiver's completion is solicited.
     pub solicited: bool,
-    /// Payload of SEND and WRITE.
-    #[serde(with = "serde_bytes")]
+    /// Payload of SEND and WRITE. Travels behind the encoded head, so that long messages cost one copy.
+    #[serde(skip)]
     pub data: Vec<u8>,
 }
 
@@ -123,8 +123,8 @@ pub enum Reply {
     Data {
         /// Of the request.
         psn: Psn,
-        /// The bytes.
-        #[serde(with = "serde_bytes")]
+        /// The bytes. They travel behind the encoded head.
+        #[serde(skip)]
         data: Vec<u8>,
     },
     /// Refused. All before it arrived.
@@ -179,16 +179,31 @@ impl Packet {
         Self { from: self.from, to: self.to, source: self.source, target: self.target, body }
     }
 
-    /// Bytes for another process.
+    /// Bytes for another process: the head, and behind it the payload.
     pub fn encode(&self) -> Vec<u8> {
-        postcard::to_stdvec(self).expect("a packet of plain integers and bytes always has an encoding")
+        let mut bytes = postcard::to_stdvec(self)
+            .expect("a head of plain integers and small arrays always has an encoding");
+        bytes.extend_from_slice(self.payload());
+        bytes
     }
 
     /// Reads what [`Packet::encode`] wrote; `None` for anything else.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        match postcard::take_from_bytes(bytes) {
-            Ok((packet, [])) => Some(packet),
-            _ => None,
+        let (mut packet, payload): (Self, &[u8]) = postcard::take_from_bytes(bytes).ok()?;
+        match &mut packet.body {
+            Body::Request(Request { data, .. }) | Body::Reply(Reply::Data { data, .. }) => {
+                *data = payload.to_vec()
+            }
+            Body::Reply(_) if payload.is_empty() => {}
+            Body::Reply(_) => return None,
+        }
+        Some(packet)
+    }
+
+    fn payload(&self) -> &[u8] {
+        match &self.body {
+            Body::Request(Request { data, .. }) | Body::Reply(Reply::Data { data, .. }) => data,
+            Body::Reply(_) => &[],
         }
     }
 }

@@ -74,7 +74,7 @@ impl Session {
         let listener = UnixListener::bind(path)?;
         listener.set_nonblocking(true)?;
         let waiter = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
-        watch(&waiter, &listener)?;
+        watch(&waiter, &listener, epoll::EventFlags::IN)?;
         Ok(Self { dir, slot, listener, _lock: lock, out: BTreeMap::new(), incoming: Vec::new(), waiter })
     }
 
@@ -103,6 +103,7 @@ impl Session {
             Entry::Vacant(entry) => {
                 let stream = UnixStream::connect(socket_path(&self.dir, slot)).ok()?;
                 stream.set_nonblocking(true).ok()?;
+                watch(&self.waiter, &stream, epoll::EventFlags::OUT | epoll::EventFlags::ET).ok()?;
                 Some(entry.insert(Outgoing { stream, queue: VecDeque::new() }))
             }
         }
@@ -126,7 +127,9 @@ impl Session {
 
     fn accept(&mut self) {
         while let Ok((stream, _)) = self.listener.accept() {
-            if stream.set_nonblocking(true).is_ok() && watch(&self.waiter, &stream).is_ok() {
+            if stream.set_nonblocking(true).is_ok()
+                && watch(&self.waiter, &stream, epoll::EventFlags::IN).is_ok()
+            {
                 self.incoming.push(Incoming { stream, buffer: Vec::new() });
             }
         }
@@ -211,8 +214,8 @@ impl Incoming {
 }
 
 /// A closed descriptor leaves the set by itself.
-fn watch(waiter: &OwnedFd, source: impl AsFd) -> io::Result<()> {
-    Ok(epoll::add(waiter, source, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?)
+fn watch(waiter: &OwnedFd, source: impl AsFd, flags: epoll::EventFlags) -> io::Result<()> {
+    Ok(epoll::add(waiter, source, epoll::EventData::new_u64(0), flags)?)
 }
 
 /// `$XDG_RUNTIME_DIR/softnic/NAME`, or a folder of the user's own under the temporary folder.
