@@ -21,6 +21,15 @@ macro_rules! plain_op {
     }};
 }
 
+/// EOPNOTSUPP, with the first request as the refused one.
+fn refuse<T>(wr: *mut T, bad_wr: *mut *mut T) -> c_int {
+    if !bad_wr.is_null() {
+        // SAFETY: the caller of the verb promises that it is writable.
+        unsafe { bad_wr.write(wr) };
+    }
+    libc::EOPNOTSUPP
+}
+
 /// Posts a list of send work requests; gives 0 or the error number, with the first refused one in `bad_wr`.
 ///
 /// # Safety
@@ -29,7 +38,7 @@ macro_rules! plain_op {
 /// registered and untouched until the completion.
 #[inline]
 pub unsafe fn ibv_post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad_wr: *mut *mut ibv_send_wr) -> c_int {
-    plain_op!(qp, post_send(qp, wr, bad_wr), libc::EOPNOTSUPP)
+    plain_op!(qp, post_send(qp, wr, bad_wr), refuse(wr, bad_wr))
 }
 
 /// Posts a list of receive work requests; gives 0 or the error number, with the first refused one in `bad_wr`.
@@ -39,7 +48,7 @@ pub unsafe fn ibv_post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad_wr: *mut 
 /// As [`ibv_post_send`].
 #[inline]
 pub unsafe fn ibv_post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad_wr: *mut *mut ibv_recv_wr) -> c_int {
-    plain_op!(qp, post_recv(qp, wr, bad_wr), libc::EOPNOTSUPP)
+    plain_op!(qp, post_recv(qp, wr, bad_wr), refuse(wr, bad_wr))
 }
 
 /// Posts a list of receive work requests to a shared receive queue.
@@ -53,7 +62,7 @@ pub unsafe fn ibv_post_srq_recv(
     recv_wr: *mut ibv_recv_wr,
     bad_recv_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    plain_op!(srq, post_srq_recv(srq, recv_wr, bad_recv_wr), libc::EOPNOTSUPP)
+    plain_op!(srq, post_srq_recv(srq, recv_wr, bad_recv_wr), refuse(recv_wr, bad_recv_wr))
 }
 
 /// Posts a list of receive work requests to a work queue; gives 0 or the error number.
@@ -71,7 +80,7 @@ pub unsafe fn ibv_post_wq_recv(
     match unsafe { (*wq).post_recv } {
         // SAFETY: as above; the arguments are the operation's own.
         Some(op) => unsafe { op(wq, recv_wr, bad_recv_wr) },
-        None => libc::EOPNOTSUPP,
+        None => refuse(recv_wr, bad_recv_wr),
     }
 }
 

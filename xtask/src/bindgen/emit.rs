@@ -25,6 +25,48 @@ const SIZED: [&str; 6] = [
     "mlx5dv_export_sizes",
 ];
 
+/// What the lists of the test are written in.
+const TEST_TABLE: &str = r#"
+use ibv_sys::*;
+
+use super::facts::{Constant, Facts, size_behind};
+
+macro_rules! aggregates {
+    ($($ty:ident { $($($field:ident).+),* $(,)? })*) => {
+        pub fn aggregates(facts: &mut Facts) {
+            $(
+                facts.types.insert(stringify!($ty).to_owned(), (size_of::<$ty>(), align_of::<$ty>()));
+                $(
+                    // SAFETY: the closure is only asked for its type; it is never called.
+                    let size = size_behind::<$ty, _>(|ty| unsafe { &raw const (*ty).$($field).+ });
+                    let offset = core::mem::offset_of!($ty, $($field).+);
+                    facts.field(stringify!($ty), stringify!($($field).+), offset, size);
+                )*
+            )*
+        }
+    };
+}
+
+macro_rules! values {
+    ($($name:ident),* $(,)?) => {
+        pub fn values(facts: &mut Facts) {
+            $(facts.values.insert(stringify!($name).to_owned(), ($name.widened(), size_of_val(&$name)));)*
+        }
+    };
+}
+
+macro_rules! newtypes {
+    ($($ty:ident),* $(,)?) => {
+        $(impl Constant for $ty {
+            fn widened(self) -> u64 {
+                self.0.widened()
+            }
+        })*
+    };
+}
+
+"#;
+
 /// Writes the generated files, or compares them with the committed ones.
 pub fn regenerate(check: bool) -> Result<(), Box<dyn Error>> {
     let files = files()?;
@@ -246,6 +288,7 @@ impl Output<'_> {
     fn test_table(&self) -> String {
         let mut text =
             self.header("Every type, field and constant that the probe in C is asked about.", "//");
+        text.push_str(TEST_TABLE);
         text.push_str("aggregates! {\n");
         for aggregate in self.model.named_aggregates() {
             let leaves = self.model.leaves(aggregate).join(", ");
@@ -291,7 +334,7 @@ impl Output<'_> {
              sizeof(((kind name *)0)->field));\n\
              #define TAIL(kind, name, field) printf(\"field \" #name \" \" #field \" %zu 0\\n\", offsetof(kind name, field));\n\
              #define VALUE(name) printf(\"value \" #name \" %llu\\n\", (unsigned long long)(name));\n\n\
-             int main(void)\n{\n",
+             int main(void)\n{ /* lines */\n",
         );
         for aggregate in self.model.named_aggregates() {
             text.push_str(&self.probe_type(aggregate));
@@ -326,7 +369,12 @@ fn comp_mask(aggregate: &Aggregate) -> Option<&str> {
 /// C's name of a field: without bindgen's names for anonymous members and its escapes of Rust keywords.
 fn c_path(leaf: &str) -> String {
     let segments = leaf.split('.').filter(|segment| !segment.starts_with("__bindgen_anon_"));
-    segments.map(|segment| if segment == "type_" { "type" } else { segment }).collect::<Vec<_>>().join(".")
+    segments.map(unescaped).collect::<Vec<_>>().join(".")
+}
+
+/// The name that bindgen put an underscore behind because it is a keyword in Rust.
+fn unescaped(name: &str) -> &str {
+    name.strip_suffix('_').filter(|word| syn::parse_str::<syn::Ident>(word).is_err()).unwrap_or(name)
 }
 
 fn items_text(items: Vec<syn::Item>) -> String {

@@ -52,7 +52,7 @@ pub struct Aggregate {
 impl Aggregate {
     /// True for a type that the headers only declare.
     pub fn is_opaque(&self) -> bool {
-        matches!(self.fields.as_slice(), [(name, _)] if name == "_unused")
+        matches!(self.fields.as_slice(), [(name, _)] if name == "_unused" || name == "_address")
     }
 }
 
