@@ -13,17 +13,17 @@ use crate::{
     domain::{DomainShared, IbvDomain},
     error::{Error, ErrorKind, PollCompletionError},
     provider::{CompletionQueue, CqConfig, IbvDomainImpl},
+    sync::{
+        AtomicU64, Mutex, MutexGuard,
+        Ordering::{Acquire, Release},
+    },
     wc::IbvWc,
     wr::SEQ_BITS,
 };
 use std::{
     fmt,
     os::fd::BorrowedFd,
-    sync::atomic::{
-        AtomicU64,
-        Ordering::{Acquire, Release},
-    },
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, PoisonError},
 };
 
 /// A completion queue. Any number of queue pairs may report to it; one [`Poller`] consumes it.

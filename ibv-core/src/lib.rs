@@ -60,6 +60,7 @@ pub mod post;
 pub mod provider;
 pub mod queue_pair;
 pub mod registry;
+mod sync;
 #[cfg(feature = "verbs")]
 #[cfg_attr(docsrs, doc(cfg(feature = "verbs")))]
 pub mod verbs;

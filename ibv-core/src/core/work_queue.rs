@@ -180,3 +180,6 @@ impl WorkQueue {
         self.route.first_error()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;
