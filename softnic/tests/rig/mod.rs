@@ -1,0 +1,495 @@
+//! A C-free client of libibverbs and libmlx5 on a software device in the same process: two connected queue pairs and the
+//! means to post, poll and wait. Every wait is bounded. What is asserted is in the tests.
+//!
+//! # Safety
+//!
+//! The raw objects live in [`Rig`] and [`End`], which outlive every call that names them and are destroyed once, in order.
+#![allow(dead_code, reason = "each test binary uses a part")]
+#![allow(clippy::missing_panics_doc)]
+
+use std::ffi::CStr;
+use std::ptr::{null, null_mut};
+use std::time::{Duration, Instant};
+
+use ibv_sys::*;
+use softnic::{Config, Drive, Softnic};
+
+pub const LOCAL: u32 = IBV_ACCESS_LOCAL_WRITE as u32;
+pub const ALL: u32 =
+    LOCAL | IBV_ACCESS_REMOTE_WRITE as u32 | IBV_ACCESS_REMOTE_READ as u32 | IBV_ACCESS_REMOTE_ATOMIC as u32;
+
+/// Bytes of each end's buffer.
+pub const LEN: usize = 1 << 16;
+
+/// The machine, an open device and a protection domain.
+#[derive(Debug)]
+pub struct Rig {
+    pub nic: Softnic,
+    pub context: *mut ibv_context,
+    pub pd: *mut ibv_pd,
+    threaded: bool,
+}
+
+/// libibverbs, or `None` with a printed reason. `IBV_REQUIRE=softnic-tools` makes its absence a failure.
+pub fn verbs() -> Option<&'static Library<Verbs>> {
+    match ibv_sys::verbs() {
+        Ok(verbs) => Some(verbs),
+        Err(error) => {
+            let required = std::env::var("IBV_REQUIRE").is_ok_and(|v| v.contains("softnic-tools"));
+            assert!(!required, "IBV_REQUIRE=softnic-tools: {error}");
+            println!("skipped: {error} (install ibverbs-providers and libibverbs1)");
+            None
+        }
+    }
+}
+
+/// Runs a test under both drives.
+pub fn both(test: impl Fn(&mut Rig)) {
+    for config in [Config::steps(1), Config::thread()] {
+        with(config, &test);
+    }
+}
+
+/// Runs a test on a machine.
+pub fn with(config: Config, test: impl FnOnce(&mut Rig)) {
+    if let Some(mut rig) = Rig::start(config) {
+        test(&mut rig);
+        assert_eq!(rig.nic.take_breaches(), [], "the test itself breaks no rule of the hardware");
+    }
+}
+
+impl Rig {
+    /// Starts the machine and opens its first device.
+    pub fn start(config: Config) -> Option<Self> {
+        Self::open(config, 0)
+    }
+
+    /// Starts the machine and opens one of its devices.
+    pub fn open(config: Config, index: usize) -> Option<Self> {
+        let v = verbs()?;
+        let threaded = config.drive == Drive::Thread;
+        let nic = Softnic::start(config).unwrap();
+        // SAFETY: see the module; the list is freed once.
+        unsafe {
+            let mut n = 0;
+            let list = v.ibv_get_device_list(&mut n);
+            assert!((index as i32) < n, "libibverbs found {n} devices");
+            let mut devices: Vec<_> = (0..n as usize).map(|i| *list.add(i)).collect();
+            devices.sort_by_key(|d| CStr::from_ptr(v.ibv_get_device_name(*d)).to_owned());
+            let context = v.ibv_open_device(devices[index]);
+            assert!(!context.is_null(), "open device: {}", std::io::Error::last_os_error());
+            v.ibv_free_device_list(list);
+            let pd = v.ibv_alloc_pd(context);
+            assert!(!pd.is_null());
+            Some(Self { nic, context, pd, threaded })
+        }
+    }
+
+    pub fn v(&self) -> &'static Library<Verbs> {
+        verbs().expect("the rig started with it")
+    }
+
+    /// Lets the device work: a step, or a short nap under the thread.
+    pub fn work(&mut self) {
+        if self.threaded {
+            std::thread::sleep(Duration::from_micros(50));
+        } else {
+            self.nic.step();
+        }
+    }
+
+    /// Lets the device work until `done` answers something, for at most so many steps or half a minute.
+    pub fn until<T>(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> Option<T>) -> T {
+        let start = Instant::now();
+        for steps in 0u64.. {
+            if let Some(found) = done(self) {
+                return found;
+            }
+            let late =
+                if self.threaded { start.elapsed() > Duration::from_secs(30) } else { steps > 2_000_000 };
+            assert!(!late, "waited {steps} steps for {what}");
+            self.work();
+        }
+        unreachable!("a step count does not end")
+    }
+
+    /// Lets the device come to rest: all steps, or a while under the thread.
+    pub fn settle(&mut self) {
+        if self.threaded {
+            std::thread::sleep(Duration::from_millis(20));
+        } else {
+            self.nic.run();
+        }
+    }
+
+    /// The next completion of a queue.
+    pub fn wait(&mut self, cq: *mut ibv_cq) -> ibv_wc {
+        self.until("a completion", |_| poll(cq))
+    }
+
+    /// The next completion, which must have this id and status.
+    pub fn expect(&mut self, cq: *mut ibv_cq, wr_id: u64, status: ibv_wc_status) -> ibv_wc {
+        let wc = self.wait(cq);
+        assert_eq!((wc.wr_id, wc.status), (wr_id, status), "vendor error {:#x}", wc.vendor_err);
+        wc
+    }
+
+    /// Two connected ends.
+    pub fn pair(&mut self, shape: Shape) -> (End, End) {
+        let (a, b) = (self.end(shape), self.end(shape));
+        self.connect(&a, &b, shape);
+        (a, b)
+    }
+
+    /// An unconnected end.
+    pub fn end(&mut self, shape: Shape) -> End {
+        let v = self.v();
+        let mut memory = Memory::new(LEN);
+        // SAFETY: see the module.
+        unsafe {
+            let cq = v.ibv_create_cq(self.context, shape.cq_depth as i32, null_mut(), null_mut(), 0);
+            assert!(!cq.is_null());
+            let mr = self.reg(memory.addr(), LEN, shape.region_access);
+            let qp = self.qp(cq, self.pd, shape);
+            assert!(!qp.is_null(), "create_qp: {}", std::io::Error::last_os_error());
+            End { qp, cq, mr, memory: std::mem::take(&mut memory), verbs: v }
+        }
+    }
+
+    /// A queue pair.
+    ///
+    /// # Safety
+    ///
+    /// `cq` and `pd` are alive.
+    pub unsafe fn qp(&self, cq: *mut ibv_cq, pd: *mut ibv_pd, shape: Shape) -> *mut ibv_qp {
+        // SAFETY: all-zero is a valid `ibv_qp_init_attr`; the rest is the caller's promise.
+        unsafe {
+            let mut init: ibv_qp_init_attr = std::mem::zeroed();
+            (init.send_cq, init.recv_cq, init.qp_type) = (cq, cq, IBV_QPT_RC);
+            init.cap.max_send_wr = shape.depth;
+            init.cap.max_recv_wr = shape.depth;
+            init.cap.max_send_sge = 4;
+            init.cap.max_recv_sge = 4;
+            init.cap.max_inline_data = 64;
+            self.v().ibv_create_qp(pd, &mut init)
+        }
+    }
+
+    /// Registers memory in the rig's domain.
+    pub fn reg(&self, addr: u64, len: usize, access: u32) -> *mut ibv_mr {
+        // SAFETY: the device checks the range by itself.
+        let mr = unsafe { self.v().ibv_reg_mr(self.pd, addr as *mut _, len, access) };
+        assert!(!mr.is_null(), "reg_mr: {}", std::io::Error::last_os_error());
+        mr
+    }
+
+    /// Connects two ends.
+    pub fn connect(&mut self, a: &End, b: &End, shape: Shape) {
+        for (own, peer) in [(a, b), (b, a)] {
+            own.to_init(shape);
+            assert_eq!(own.to_rtr(peer.qpn(), shape), 0);
+            assert_eq!(own.to_rts(shape), 0);
+        }
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        // SAFETY: see the module; the ends of a test were dropped before.
+        unsafe {
+            let pd = self.v().ibv_dealloc_pd(self.pd);
+            let closed = self.v().ibv_close_device(self.context);
+            if !std::thread::panicking() {
+                assert_eq!((pd, closed), (0, 0), "nothing is left over");
+            }
+        }
+    }
+}
+
+/// Takes a completion, if there is one.
+pub fn poll(cq: *mut ibv_cq) -> Option<ibv_wc> {
+    // SAFETY: the queue is alive (module's contract); all-zero is a valid `ibv_wc`.
+    unsafe {
+        let mut wc: ibv_wc = std::mem::zeroed();
+        match ibv_poll_cq(cq, 1, &mut wc) {
+            0 => None,
+            1 => Some(wc),
+            n => panic!("poll_cq answered {n}"),
+        }
+    }
+}
+
+/// How queue pairs are made and connected.
+#[derive(Debug, Clone, Copy)]
+pub struct Shape {
+    pub depth: u32,
+    pub cq_depth: u32,
+    pub region_access: u32,
+    pub qp_access: u32,
+    pub rd_atomic: u8,
+    pub retry: u8,
+    pub rnr_retry: u8,
+    pub rnr_timer: u8,
+    pub timeout: u8,
+    pub psn: u32,
+    pub mtu: ibv_mtu,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self {
+            depth: 64,
+            cq_depth: 256,
+            region_access: ALL,
+            qp_access: ALL,
+            rd_atomic: 4,
+            retry: 2,
+            rnr_retry: 2,
+            rnr_timer: 1,
+            timeout: 1,
+            psn: 0xff_fffe,
+            mtu: IBV_MTU_1024,
+        }
+    }
+}
+
+/// Page-aligned memory that tests read and write by copies.
+#[derive(Debug, Default)]
+pub struct Memory(Vec<std::sync::atomic::AtomicU64>);
+
+impl Memory {
+    pub fn new(len: usize) -> Self {
+        Self((0..len / 8).map(|_| std::sync::atomic::AtomicU64::new(0)).collect())
+    }
+
+    pub fn addr(&self) -> u64 {
+        self.0.as_ptr() as u64
+    }
+
+    pub fn put(&self, at: usize, bytes: &[u8]) {
+        softnic::memory::write(self.addr() + at as u64, bytes).unwrap();
+    }
+
+    pub fn get(&self, at: usize, len: usize) -> Vec<u8> {
+        softnic::memory::read_vec(self.addr() + at as u64, len, LEN).unwrap()
+    }
+}
+
+/// A queue pair with a completion queue and a registered buffer of its own.
+#[derive(Debug)]
+pub struct End {
+    pub qp: *mut ibv_qp,
+    pub cq: *mut ibv_cq,
+    pub mr: *mut ibv_mr,
+    pub memory: Memory,
+    verbs: &'static Library<Verbs>,
+}
+
+/// A send request.
+#[derive(Debug, Clone)]
+pub struct Send {
+    pub id: u64,
+    pub opcode: ibv_wr_opcode,
+    pub flags: u32,
+    /// Address, length, key.
+    pub pieces: Vec<(u64, u32, u32)>,
+    pub remote: (u64, u32),
+    pub imm: u32,
+    pub operands: (u64, u64),
+}
+
+impl End {
+    pub fn qpn(&self) -> u32 {
+        // SAFETY: the queue pair is alive.
+        unsafe { (*self.qp).qp_num }
+    }
+
+    pub fn lkey(&self) -> u32 {
+        // SAFETY: the region is alive.
+        unsafe { (*self.mr).lkey }
+    }
+
+    pub fn rkey(&self) -> u32 {
+        // SAFETY: the region is alive.
+        unsafe { (*self.mr).rkey }
+    }
+
+    pub fn at(&self, offset: usize) -> u64 {
+        self.memory.addr() + offset as u64
+    }
+
+    /// A signalled request from `from..from+len` of the own buffer to `to` of the peer's.
+    pub fn request(
+        &self,
+        id: u64,
+        opcode: ibv_wr_opcode,
+        from: usize,
+        len: u32,
+        peer: &End,
+        to: usize,
+    ) -> Send {
+        Send {
+            id,
+            opcode,
+            flags: IBV_SEND_SIGNALED as u32,
+            pieces: vec![(self.at(from), len, self.lkey())],
+            remote: (peer.at(to), peer.rkey()),
+            imm: 0x1122_3344,
+            operands: (0, 0),
+        }
+    }
+
+    /// Posts; 0 or an errno.
+    pub fn try_post(&self, send: &Send) -> i32 {
+        let mut list: Vec<ibv_sge> = send
+            .pieces
+            .iter()
+            .map(|(addr, length, lkey)| ibv_sge { addr: *addr, length: *length, lkey: *lkey })
+            .collect();
+        // SAFETY: all-zero is a valid request; the list lives through the call.
+        unsafe {
+            let mut wr: ibv_send_wr = std::mem::zeroed();
+            (wr.wr_id, wr.opcode, wr.send_flags) = (send.id, send.opcode, send.flags);
+            (wr.sg_list, wr.num_sge) = (list.as_mut_ptr(), list.len() as i32);
+            wr.__bindgen_anon_1.imm_data = send.imm.to_be();
+            if matches!(send.opcode, IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD) {
+                wr.wr.atomic.remote_addr = send.remote.0;
+                wr.wr.atomic.rkey = send.remote.1;
+                (wr.wr.atomic.compare_add, wr.wr.atomic.swap) = send.operands;
+            } else {
+                wr.wr.rdma.remote_addr = send.remote.0;
+                wr.wr.rdma.rkey = send.remote.1;
+            }
+            let mut bad = null_mut();
+            ibv_post_send(self.qp, &mut wr, &mut bad)
+        }
+    }
+
+    pub fn post(&self, send: &Send) {
+        assert_eq!(self.try_post(send), 0, "post_send");
+    }
+
+    /// Posts a receive into pieces of the own buffer.
+    pub fn recv(&self, id: u64, pieces: &[(usize, u32)]) {
+        let pieces: Vec<_> = pieces.iter().map(|(at, len)| (self.at(*at), *len, self.lkey())).collect();
+        self.recv_raw(id, &pieces);
+    }
+
+    /// Posts a receive into any pieces: address, length, key.
+    pub fn recv_raw(&self, id: u64, pieces: &[(u64, u32, u32)]) {
+        let mut list: Vec<ibv_sge> = pieces
+            .iter()
+            .map(|(addr, length, lkey)| ibv_sge { addr: *addr, length: *length, lkey: *lkey })
+            .collect();
+        let mut wr = ibv_recv_wr {
+            wr_id: id,
+            next: null_mut(),
+            sg_list: list.as_mut_ptr(),
+            num_sge: list.len() as i32,
+        };
+        let mut bad = null_mut();
+        // SAFETY: the request and its list live through the call.
+        assert_eq!(unsafe { ibv_post_recv(self.qp, &mut wr, &mut bad) }, 0, "post_recv");
+    }
+
+    /// Changes the queue pair; 0 or an errno.
+    pub fn modify(&self, attr: &mut ibv_qp_attr, mask: u32) -> i32 {
+        // SAFETY: the queue pair is alive.
+        unsafe { self.verbs.ibv_modify_qp(self.qp, attr, mask as i32) }
+    }
+
+    pub fn to_init(&self, shape: Shape) {
+        let mut attr = attr(IBV_QPS_INIT);
+        (attr.port_num, attr.qp_access_flags) = (1, shape.qp_access);
+        let mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+        assert_eq!(self.modify(&mut attr, mask as u32), 0);
+    }
+
+    /// To RTR, towards a queue pair behind port 1 of the first device.
+    pub fn to_rtr(&self, peer: u32, shape: Shape) -> i32 {
+        let (mut attr, mask) = rtr(peer, shape);
+        self.modify(&mut attr, mask)
+    }
+
+    pub fn to_rts(&self, shape: Shape) -> i32 {
+        let (mut attr, mask) = rts(shape);
+        self.modify(&mut attr, mask)
+    }
+
+    pub fn state(&self) -> ibv_qp_state {
+        // SAFETY: the queue pair is alive; all-zero structures are valid.
+        unsafe {
+            let (mut attr, mut init) = (std::mem::zeroed::<ibv_qp_attr>(), std::mem::zeroed());
+            assert_eq!(self.verbs.ibv_query_qp(self.qp, &mut attr, IBV_QP_STATE as i32, &mut init), 0);
+            attr.qp_state
+        }
+    }
+
+    /// Destroys the queue pair alone.
+    pub fn destroy_qp(&mut self) {
+        // SAFETY: once: the pointer is cleared.
+        assert_eq!(unsafe { self.verbs.ibv_destroy_qp(self.qp) }, 0);
+        self.qp = null_mut();
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        // SAFETY: each object is destroyed once, users first.
+        unsafe {
+            let qp = if self.qp.is_null() { 0 } else { self.verbs.ibv_destroy_qp(self.qp) };
+            let mr = if self.mr.is_null() { 0 } else { self.verbs.ibv_dereg_mr(self.mr) };
+            let cq = self.verbs.ibv_destroy_cq(self.cq);
+            if !std::thread::panicking() {
+                assert_eq!((qp, mr, cq), (0, 0, 0));
+            }
+        }
+    }
+}
+
+pub fn attr(state: ibv_qp_state) -> ibv_qp_attr {
+    // SAFETY: all-zero is a valid `ibv_qp_attr`.
+    let mut attr: ibv_qp_attr = unsafe { std::mem::zeroed() };
+    attr.qp_state = state;
+    attr
+}
+
+pub fn rtr(peer: u32, shape: Shape) -> (ibv_qp_attr, u32) {
+    let mut a = attr(IBV_QPS_RTR);
+    (a.path_mtu, a.dest_qp_num, a.rq_psn) = (shape.mtu, peer, shape.psn);
+    (a.max_dest_rd_atomic, a.min_rnr_timer) = (shape.rd_atomic, shape.rnr_timer);
+    (a.ah_attr.dlid, a.ah_attr.port_num) = (1, 1);
+    let mask = IBV_QP_STATE
+        | IBV_QP_AV
+        | IBV_QP_PATH_MTU
+        | IBV_QP_DEST_QPN
+        | IBV_QP_RQ_PSN
+        | IBV_QP_MAX_DEST_RD_ATOMIC
+        | IBV_QP_MIN_RNR_TIMER;
+    (a, mask as u32)
+}
+
+pub fn rts(shape: Shape) -> (ibv_qp_attr, u32) {
+    let mut a = attr(IBV_QPS_RTS);
+    (a.timeout, a.retry_cnt, a.rnr_retry) = (shape.timeout, shape.retry, shape.rnr_retry);
+    (a.sq_psn, a.max_rd_atomic) = (shape.psn, shape.rd_atomic);
+    let mask = IBV_QP_STATE
+        | IBV_QP_TIMEOUT
+        | IBV_QP_RETRY_CNT
+        | IBV_QP_RNR_RETRY
+        | IBV_QP_SQ_PSN
+        | IBV_QP_MAX_QP_RD_ATOMIC;
+    (a, mask as u32)
+}
+
+/// A C string of the library's.
+pub fn text(s: *const std::ffi::c_char) -> String {
+    assert!(!s.is_null());
+    // SAFETY: the library answers C strings.
+    unsafe { CStr::from_ptr(s) }.to_string_lossy().into_owned()
+}
+
+/// No input.
+pub fn no<T>() -> *const T {
+    null()
+}
