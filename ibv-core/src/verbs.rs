@@ -38,6 +38,11 @@ pub mod rc;
 pub mod state;
 pub mod sysfs;
 
+#[cfg(test)]
+mod fake;
+#[cfg(test)]
+mod tests;
+
 pub use crate::verbs::{
     device::{Device, Port, list},
     endpoint::LocalEndpoint,

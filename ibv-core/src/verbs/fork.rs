@@ -61,11 +61,3 @@ impl HomeProcess {
         self == Self::this()
     }
 }
-
-#[cfg(test)]
-impl HomeProcess {
-    /// A process that is not this one: what a child sees.
-    pub(crate) fn elsewhere() -> Self {
-        Self(0)
-    }
-}

@@ -37,9 +37,7 @@ pub struct PathFacts {
 }
 
 fn moving_to(state: QpState) -> ibv_qp_attr {
-    let mut attr = ibv_qp_attr::default();
-    attr.qp_state = ibv_qp_state(state.0);
-    attr
+    ibv_qp_attr { qp_state: ibv_qp_state(state.0), ..ibv_qp_attr::default() }
 }
 
 /// RESET to INIT: port, partition key, and what the peer may do at all (`access`, of
@@ -80,10 +78,8 @@ pub fn attr_at_rts(config: &IbvConfig, path: &IbvPath) -> (ibv_qp_attr, M) {
 
 /// The address vector: by GID on Ethernet, by LID inside a subnet, by both across subnets.
 fn address(config: &IbvConfig, path: &IbvPath, facts: &PathFacts) -> ibv_ah_attr {
-    let mut ah = ibv_ah_attr::default();
-    ah.port_num = config.port_num;
-    ah.sl = config.service_level;
-    ah.dlid = path.remote.lid;
+    let (port_num, sl, dlid) = (config.port_num, config.service_level, path.remote.lid);
+    let mut ah = ibv_ah_attr { port_num, sl, dlid, ..ibv_ah_attr::default() };
     if let (Some((ours, index)), Some(theirs)) = (facts.gid, path.remote.gid)
         && needs_route_header(facts, path, ours, theirs)
     {
@@ -106,10 +102,13 @@ fn needs_route_header(facts: &PathFacts, path: &IbvPath, ours: Gid, theirs: Gid)
         || subnet(ours) != subnet(theirs)
 }
 
+/// What is wrong with one attribute's value.
+type Check = fn(&ibv_qp_attr, &PathFacts) -> Option<String>;
+
 /// Names the attribute whose value the device can not take, with both values; `None` where each looks
 /// right. Asked after the device has answered EINVAL, which does not say which.
 pub fn wrong_value(attr: &ibv_qp_attr, mask: M, facts: &PathFacts) -> Option<String> {
-    let checks: [(M, fn(&ibv_qp_attr, &PathFacts) -> Option<String>); 7] = [
+    let checks: [(M, Check); 7] = [
         (M::PORT, wrong_port),
         (M::PKEY_INDEX, wrong_pkey),
         (M::PATH_MTU, wrong_mtu),
