@@ -1,0 +1,227 @@
+//! Everything a command can fail with, and the exit code that says which. Usage errors are clap's: 2.
+
+use ibv::{ErrorKind, PollCompletionError, PostError, WorkRequestError};
+use std::{io, path::PathBuf};
+use thiserror::Error;
+
+/// Why a command failed. Prints in one line; [`code`](Self::code) is the process's exit code.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Failure {
+    /// The library or a device refused.
+    #[error(transparent)]
+    Rdma(#[from] ibv::Error),
+    /// A request was not accepted.
+    #[error("post_send: {0}")]
+    Post(#[from] PostError),
+    /// A queue can not be polled.
+    #[error("poll_cq: {0}")]
+    Poll(#[from] PollCompletionError),
+    /// A request was accepted and failed.
+    #[error("{0}")]
+    WorkRequest(#[from] WorkRequestError),
+    /// Standard output is closed, or something else of the operating system's.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was being done.
+        what: String,
+        /// The operating system's reason.
+        source: io::Error,
+    },
+    /// At least one conformance case failed, or a required provider has no device.
+    #[error("{0}")]
+    NotConformant(String),
+    /// No such file.
+    #[error("{0}: no such file")]
+    Missing(PathBuf),
+    /// The file exists and can not be read.
+    #[error("{path}: can not be read: {source}")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's reason.
+        source: io::Error,
+    },
+    /// A directory, a socket, a device.
+    #[error("{path}: is {what}; only regular files are transferred")]
+    NotAFile {
+        /// What was named.
+        path: PathBuf,
+        /// What it is.
+        what: &'static str,
+    },
+    /// No bytes to move.
+    #[error("{0}: is empty, so there is nothing to transfer")]
+    Empty(PathBuf),
+    /// It does not fit into memory; nothing was allocated.
+    #[error("{what}: {need} bytes of registered memory are needed and {available} are available")]
+    TooLarge {
+        /// The file, or "the offered file".
+        what: String,
+        /// Bytes all regions together take.
+        need: u64,
+        /// Bytes the host or its control group has left.
+        available: u64,
+    },
+    /// The received file can not be written where asked for; nothing is left there.
+    #[error("{path}: can not be written: {source}")]
+    Unwritable {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's reason.
+        source: io::Error,
+    },
+    /// Nobody listens there, or nobody may.
+    #[error("{addr}: {source}")]
+    Unreachable {
+        /// The address as given.
+        addr: String,
+        /// The operating system's reason.
+        source: io::Error,
+    },
+    /// The peer does not speak this protocol.
+    #[error("the peer speaks something else: {0}")]
+    Garbage(String),
+    /// The peer speaks another version of it.
+    #[error(
+        "the peer speaks version {theirs} of the {what}, this end version {ours}; use the same release on both ends"
+    )]
+    PeerVersion {
+        /// Transfer protocol, or endpoint form.
+        what: &'static str,
+        /// The peer's.
+        theirs: u8,
+        /// Ours.
+        ours: u8,
+    },
+    /// The connection ended before the transfer did.
+    #[error("the peer went away while this end {0}")]
+    Vanished(&'static str),
+    /// Nothing happened for too long.
+    #[error("nothing happened for {seconds} s while this end {during}; raise --timeout if that is too short")]
+    Silent {
+        /// What this end was doing.
+        during: &'static str,
+        /// The limit.
+        seconds: u64,
+    },
+    /// The peer gave up and said why.
+    #[error("the peer gave up: {0}")]
+    PeerFailed(String),
+    /// The provider's fabric is inside one process.
+    #[error(
+        "provider {0} can not join two processes: its fabric lives inside one; leave out --listen and --to to run both ends here"
+    )]
+    OneProcess(String),
+    /// The bytes differ.
+    #[error("checksums differ: {ours} here, {theirs} {whose}")]
+    Mismatch {
+        /// Of the bytes that should be there.
+        ours: String,
+        /// Of the bytes that are.
+        theirs: String,
+        /// Where those are.
+        whose: &'static str,
+    },
+}
+
+impl Failure {
+    /// Every exit code and what it says, in order.
+    pub const CODES: [(u8, &str); 19] = [
+        (0, "success"),
+        (1, "the library, a device or the operating system failed"),
+        (2, "wrong usage"),
+        (3, "no device, or no provider of that name"),
+        (4, "a conformance case failed, or a required device is missing"),
+        (10, "the file does not exist"),
+        (11, "the file can not be read"),
+        (12, "a directory or something else that is no regular file"),
+        (13, "the file is empty"),
+        (14, "the file does not fit into memory"),
+        (15, "the received file can not be written"),
+        (20, "the peer's address can not be reached or listened on"),
+        (21, "the peer speaks something else"),
+        (22, "the peer speaks another version"),
+        (23, "the peer went away midway"),
+        (24, "nothing happened for --timeout seconds"),
+        (25, "the peer gave up; its reason is printed"),
+        (30, "the provider can not join two processes"),
+        (40, "checksums differ"),
+    ];
+
+    /// The exit code.
+    pub fn code(&self) -> u8 {
+        match self {
+            Self::Rdma(e) if e.kind() == ErrorKind::NoDevice => 3,
+            Self::Rdma(_) | Self::Post(_) | Self::Poll(_) | Self::WorkRequest(_) | Self::Io { .. } => 1,
+            Self::NotConformant(_) => 4,
+            Self::Missing(_) => 10,
+            Self::Unreadable { .. } => 11,
+            Self::NotAFile { .. } => 12,
+            Self::Empty(_) => 13,
+            Self::TooLarge { .. } => 14,
+            Self::Unwritable { .. } => 15,
+            Self::Unreachable { .. } => 20,
+            Self::Garbage(_) => 21,
+            Self::PeerVersion { .. } => 22,
+            Self::Vanished(_) => 23,
+            Self::Silent { .. } => 24,
+            Self::PeerFailed(_) => 25,
+            Self::OneProcess(_) => 30,
+            Self::Mismatch { .. } => 40,
+        }
+    }
+
+    /// Output that can not be written: a closed pipe, a full disk.
+    pub(crate) fn output(source: io::Error) -> Self {
+        Self::Io { what: "standard output".into(), source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn io() -> io::Error {
+        io::ErrorKind::Other.into()
+    }
+
+    fn one_of_each() -> Vec<Failure> {
+        let path = PathBuf::from("f");
+        vec![
+            ibv::Error::new(ErrorKind::Verb, "x", "y").into(),
+            ibv::Error::new(ErrorKind::NoDevice, "x", "y").into(),
+            Failure::NotConformant("x".into()),
+            Failure::Missing(path.clone()),
+            Failure::Unreadable { path: path.clone(), source: io() },
+            Failure::NotAFile { path: path.clone(), what: "a directory" },
+            Failure::Empty(path.clone()),
+            Failure::TooLarge { what: "f".into(), need: 2, available: 1 },
+            Failure::Unwritable { path, source: io() },
+            Failure::Unreachable { addr: "a".into(), source: io() },
+            Failure::Garbage("x".into()),
+            Failure::PeerVersion { what: "x", theirs: 2, ours: 1 },
+            Failure::Vanished("waited"),
+            Failure::Silent { during: "waited", seconds: 1 },
+            Failure::PeerFailed("x".into()),
+            Failure::OneProcess("mock".into()),
+            Failure::Mismatch { ours: "a".into(), theirs: "b".into(), whose: "there" },
+        ]
+    }
+
+    #[test]
+    fn every_failure_has_a_code_of_its_own_and_every_code_is_documented() {
+        let mut codes: Vec<u8> = one_of_each().iter().map(Failure::code).collect();
+        codes.extend([0, 2]);
+        codes.sort_unstable();
+        assert_eq!(codes, Failure::CODES.map(|(code, _)| code));
+    }
+
+    #[test]
+    fn messages_start_lower_case_and_take_one_line() {
+        for failure in one_of_each() {
+            let text = failure.to_string();
+            assert!(!text.contains('\n') && !text.starts_with(char::is_uppercase), "{text}");
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! The `ibv` command line as a library: [`run`] takes arguments and a list of providers, so that
+//! somebody with a provider of their own gets the same commands from a three-line `main`. What moves the
+//! bytes is [`transfer`]; nothing here is needed by another crate of the project.
+//!
+//! ```no_run
+//! fn main() -> std::process::ExitCode {
+//!     ibv_tools::run(std::env::args_os(), &|| ibv::registry() /* .with(Mine) */)
+//! }
+//! ```
+#![forbid(unsafe_code)]
+
+mod cli;
+mod devices;
+mod failure;
+mod file;
+mod memory;
+pub mod transfer;
+
+pub use cli::run;
+pub use failure::Failure;

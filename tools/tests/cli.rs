@@ -1,0 +1,231 @@
+//! The built command: what it prints where, and its exit code for everything that can be wrong with a
+//! file or an argument. Peers are in `sessions.rs`.
+
+use assert_cmd::Command;
+use std::{
+    fs::{self, File, Permissions},
+    os::unix::{fs::PermissionsExt, process::CommandExt},
+    path::Path,
+};
+
+fn ibv() -> Command {
+    Command::cargo_bin("ibv").unwrap()
+}
+
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+fn file(folder: &Path, bytes: usize) -> std::path::PathBuf {
+    let path = folder.join("source.bin");
+    let content: Vec<u8> = (0..bytes).map(|i| (i * 31 >> 3) as u8).collect();
+    fs::write(&path, content).unwrap();
+    path
+}
+
+/// Fails with `code`, says `words` on standard error and nothing on standard output.
+fn fails(mut command: Command, code: i32, words: &str) {
+    let out = command.output().unwrap();
+    let said = String::from_utf8(out.stderr).unwrap();
+    assert_eq!(out.status.code(), Some(code), "{said}");
+    assert!(said.starts_with("error: ") && said.contains(words), "{said}");
+    assert!(out.stdout.is_empty(), "{:?}", String::from_utf8_lossy(&out.stdout));
+}
+
+fn transfer(path: &Path) -> Command {
+    let mut command = ibv();
+    command.arg("transfer").arg(path);
+    command
+}
+
+#[test]
+fn a_file_goes_there_and_back_with_equal_checksums() {
+    let dir = folder();
+    let out = transfer(&file(dir.path(), 100_001)).args(["--json", "--chunk", "4K"]).output().unwrap();
+    assert!(out.status.success() && out.stderr.is_empty(), "{}", String::from_utf8_lossy(&out.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(report["equal"], true);
+    assert_eq!(report["bytes"], 100_001);
+    for way in ["put", "get"] {
+        // 24 whole chunks and a last one, 16 to a doorbell.
+        assert_eq!((&report[way]["requests"], &report[way]["bytes"]), (&25.into(), &100_001.into()));
+        assert!(report[way]["doorbells"].as_u64().unwrap() >= 2);
+        assert!(report[way]["gigabytes_per_second"].as_f64().unwrap() > 0.0);
+    }
+    let sums = &report["sha256"];
+    assert!(sums["source"] == sums["destination"] && sums["source"] == sums["returned"], "{sums}");
+    assert_eq!(report["provider"], "mock");
+    assert_ne!(report["device"], report["peer_device"]);
+}
+
+#[test]
+fn the_checksum_is_the_one_that_sha256sum_prints() {
+    let dir = folder();
+    let path = file(dir.path(), 12_345);
+    let out = transfer(&path).arg("--json").output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    let theirs = std::process::Command::new("sha256sum").arg(&path).output().unwrap();
+    let theirs = String::from_utf8(theirs.stdout).unwrap();
+    assert!(theirs.starts_with(report["sha256"]["returned"].as_str().unwrap()), "{theirs} {report}");
+}
+
+#[test]
+fn a_person_gets_a_table() {
+    let dir = folder();
+    let out = transfer(&file(dir.path(), 5000)).output().unwrap();
+    let text = String::from_utf8(out.stdout).unwrap();
+    assert!(out.status.success() && out.stderr.is_empty());
+    for word in ["put", "get", "GB/s", "requests", "sha256 of the source", "checksums are equal"] {
+        assert!(text.contains(word), "no {word} in {text}");
+    }
+}
+
+#[test]
+fn every_size_around_a_chunk_arrives() {
+    let dir = folder();
+    for bytes in [1, 4095, 4096, 4097, 8192, 1 << 20, (1 << 20) + 7] {
+        let out =
+            transfer(&file(dir.path(), bytes)).args(["--chunk", "4096", "--depth", "3"]).output().unwrap();
+        assert!(out.status.success(), "{bytes}: {}", String::from_utf8_lossy(&out.stderr));
+    }
+}
+
+#[test]
+fn a_missing_file_is_code_10() {
+    fails(transfer(Path::new("/nonexistent/file")), 10, "/nonexistent/file: no such file");
+}
+
+#[test]
+fn an_unreadable_file_is_code_11() {
+    let dir = folder();
+    let path = file(dir.path(), 10);
+    fs::set_permissions(&path, Permissions::from_mode(0)).unwrap();
+    // Root may read everything, so the command runs as nobody, from where nobody may go.
+    let program = dir.path().join("ibv");
+    fs::copy(assert_cmd::cargo::cargo_bin("ibv"), &program).unwrap();
+    fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+    let mut command = std::process::Command::new(program);
+    command.arg("transfer").arg(&path);
+    if fs::read(&path).is_ok() {
+        command.uid(65534);
+    }
+    fails(Command::from_std(command), 11, "can not be read");
+}
+
+#[test]
+fn a_directory_and_a_device_are_code_12() {
+    let dir = folder();
+    fails(transfer(dir.path()), 12, "is a directory");
+    fails(transfer(Path::new("/dev/null")), 12, "is a device");
+}
+
+#[test]
+fn an_empty_file_is_code_13() {
+    let dir = folder();
+    fails(transfer(&file(dir.path(), 0)), 13, "is empty");
+}
+
+#[test]
+fn a_file_larger_than_memory_is_code_14_and_nothing_is_allocated() {
+    let dir = folder();
+    let path = dir.path().join("sparse");
+    File::create(&path).unwrap().set_len(8 << 40).unwrap();
+    fails(transfer(&path), 14, "bytes of registered memory are needed and");
+}
+
+#[test]
+fn the_mock_does_not_join_two_processes_and_says_why() {
+    let dir = folder();
+    let path = file(dir.path(), 10);
+    for end in [["--to", "127.0.0.1:9"], ["--listen", "127.0.0.1:0"]] {
+        let mut command = transfer(&path);
+        command.args(end);
+        fails(command, 30, "its fabric lives inside one");
+    }
+    let mut named = transfer(&path);
+    named.args(["--to", "127.0.0.1:9", "--provider", "mock"]);
+    fails(named, 30, "provider mock can not join two processes");
+}
+
+#[test]
+fn an_unknown_provider_or_device_is_code_3_and_says_which_there_are() {
+    let dir = folder();
+    let path = file(dir.path(), 10);
+    let mut provider = transfer(&path);
+    provider.args(["--provider", "nosuch"]);
+    fails(provider, 3, "this build has: mock");
+    let mut device = transfer(&path);
+    device.args(["--device", "nosuch0"]);
+    fails(device, 3, "no provider claims nosuch0");
+    let mut peer = transfer(&path);
+    peer.args(["--peer-device", "nosuch1"]);
+    fails(peer, 3, "nosuch1");
+}
+
+#[test]
+fn a_depth_beyond_the_device_is_an_error_with_both_numbers() {
+    let dir = folder();
+    let mut command = transfer(&file(dir.path(), 10));
+    command.args(["--depth", "4000000000"]);
+    fails(command, 1, "this device takes");
+}
+
+#[test]
+fn wrong_usage_is_code_2() {
+    for args in [
+        &["transfer"][..],
+        &["nonsense"],
+        &["transfer", "f", "--chunk", "0"],
+        &["transfer", "f", "--chunk", "1Q"],
+    ] {
+        let out = ibv().args(args).output().unwrap();
+        assert_eq!(out.status.code(), Some(2), "{args:?}");
+        assert!(out.stdout.is_empty() && String::from_utf8(out.stderr).unwrap().starts_with("error: "));
+    }
+    let both = ["transfer", "f", "--listen", "a:1", "--to", "b:1"];
+    assert_eq!(ibv().args(both).output().unwrap().status.code(), Some(2));
+}
+
+#[test]
+fn help_lists_every_exit_code() {
+    let out = ibv().args(["transfer", "--help"]).output().unwrap();
+    let text = String::from_utf8(out.stdout).unwrap();
+    assert!(out.status.success());
+    for (code, meaning) in ibv_tools::Failure::CODES {
+        assert!(text.contains(&format!("{code:>2}  {meaning}")), "{code} is not in {text}");
+    }
+}
+
+#[test]
+fn a_closed_pipe_is_an_error_not_a_panic() {
+    let dir = folder();
+    let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin("ibv"));
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let out = command.args(["transfer"]).arg(file(dir.path(), 10)).stdout(writer).output().unwrap();
+    assert_eq!(
+        (out.status.code(), String::from_utf8_lossy(&out.stderr).contains("panicked")),
+        (Some(1), false)
+    );
+}
+
+#[test]
+fn devices_lists_ports_gids_and_capabilities() {
+    let out = ibv().args(["devices", "--json"]).output().unwrap();
+    let listing: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    let provider = &listing["providers"][0];
+    assert_eq!((&provider["name"], &provider["error"]), (&"mock".into(), &serde_json::Value::Null));
+    let device = &provider["devices"][0];
+    assert_eq!(
+        (&device["name"], &device["kind"], &device["claimed"]),
+        (&"mock0".into(), &"mock".into(), &true.into())
+    );
+    assert_eq!(device["caps"]["write"], "native");
+    assert!(!device["ports"].as_array().unwrap().is_empty());
+    let text = String::from_utf8(ibv().arg("devices").output().unwrap().stdout).unwrap();
+    for word in
+        ["provider mock", "mock0 (mock, in this process), claimed", "capability", "max_msg_size", "native"]
+    {
+        assert!(text.contains(word), "no {word} in {text}");
+    }
+}
