@@ -1,0 +1,215 @@
+//! The list of cases. What each does is in its group's file; what it needs is said here, beside its name.
+
+use crate::case::{Case, need};
+use ibv_core::IbvDomainImpl;
+
+mod atomics;
+mod batch;
+mod channel;
+mod completion;
+mod immediate;
+mod ordering;
+mod read;
+mod send_recv;
+mod sharing;
+mod sizes;
+mod write;
+
+/// What every case file uses.
+pub(crate) mod prelude {
+    pub(crate) use crate::{
+        ctx::{Ctx, Link, Region, Say, depth_of, ensure, ensure_eq, ensure_pattern, ids_of, list, wait_on},
+        pattern::pattern,
+        peer::{PeerRegion, WireOp, WireRequest},
+    };
+    pub(crate) use ibv_core::{IbvConfig, IbvDomainImpl, IbvQueuePair};
+
+    /// What a case returns: `Err` says what was seen and what was due.
+    pub(crate) type Done = Result<(), String>;
+
+    /// The configuration with room for two ranges.
+    pub(crate) fn several_ranges<D: IbvDomainImpl>(c: &Ctx<'_, D>) -> IbvConfig {
+        let mut config = c.config();
+        config.max_send_sge = config.max_send_sge.max(2);
+        if c.caps().max_recv_sge >= 2 && c.b.caps.max_recv_sge >= 2 {
+            config.max_recv_sge = config.max_recv_sge.max(2);
+        }
+        config
+    }
+}
+
+macro_rules! flag {
+    () => {
+        false
+    };
+    (one_process) => {
+        true
+    };
+}
+
+// The leading `$` is passed in so that the generated macro can have its own `$fixture`.
+macro_rules! case_list {
+    ($d:tt; $($group:ident { $($name:ident [$($need:ident)*] $($flag:ident)?;)* })*) => {
+        /// Every case, in running order.
+        pub(crate) fn all<D: IbvDomainImpl>() -> Vec<Case<D>> {
+            vec![$($(Case {
+                name: stringify!($name),
+                group: stringify!($group),
+                needs: |_caps| { $(need::$need(_caps)?;)* Ok(()) },
+                one_process: flag!($($flag)?),
+                body: $group::$name::<D>,
+            },)*)*]
+        }
+
+        /// Every case's name and group.
+        pub(crate) fn names() -> Vec<(&'static str, &'static str)> {
+            vec![$($((stringify!($name), stringify!($group)),)*)*]
+        }
+
+        /// One `#[test]` for each case, on a fixture: `suite!(Devices::of(Mine))`. The expression is
+        /// evaluated for each test. A skip prints its reason; `IBV_REQUIRE=NAME` makes a missing device
+        /// fail.
+        #[macro_export]
+        macro_rules! suite {
+            ($d fixture:expr) => {
+                $($(#[test] fn $name() { $crate::check(&$d fixture, stringify!($name)); })*)*
+            };
+        }
+    };
+}
+
+case_list! { $;
+    write {
+        put_writes_exactly_the_bytes_named [write];
+        put_of_a_slice_lands_at_its_offset [write];
+        put_through_the_trait_takes_the_remote_side_first [write];
+        put_leaves_its_source_untouched [write];
+        put_into_a_longer_destination_leaves_the_rest [write];
+        put_gathers_its_ranges_in_order [write several_send_ranges];
+        put_passes_over_ranges_of_no_bytes [write several_send_ranges];
+        put_copies_inline_bytes_at_once [write inline];
+        put_takes_inline_bytes_up_to_the_limit [write inline];
+        put_works_at_every_alignment [write];
+        puts_go_both_ways_at_once [write];
+    }
+    read {
+        get_reads_exactly_the_bytes_named [read];
+        get_into_a_longer_buffer_leaves_the_rest [read];
+        get_through_the_trait_takes_the_local_side_first [read];
+        get_scatters_to_its_ranges_in_order [read several_send_ranges];
+        get_needs_no_more_than_the_right_to_read [read];
+        bytes_are_there_when_their_gets_completion_is [read];
+        more_gets_than_may_be_outstanding_wait_their_turn [read];
+        put_then_get_is_a_round_trip [write read];
+        get_works_at_every_alignment [read];
+        gets_go_both_ways_at_once [read];
+    }
+    immediate {
+        immediate_of_a_put_arrives_as_it_was_sent [write_with_imm];
+        immediate_of_a_send_arrives_as_it_was_sent [send_with_imm];
+        put_with_immediate_takes_one_receive_and_writes_elsewhere [write_with_imm];
+        receive_of_an_immediate_tells_length_and_kind [write_with_imm];
+        plain_put_takes_no_receive [write write_with_imm];
+        split_put_delivers_its_immediate_once [write write_with_imm splits];
+        put_of_no_bytes_delivers_its_immediate [write_with_imm];
+        send_without_an_immediate_reports_none [send send_with_imm];
+        immediates_come_from_the_peer_too [write_with_imm];
+    }
+    send_recv {
+        send_fills_a_receive_and_tells_its_length [send];
+        send_into_a_longer_receive_leaves_the_rest [send];
+        sends_meet_receives_in_posting_order [send messages_in_order];
+        send_gathers_and_receive_scatters [send several_send_ranges several_recv_ranges];
+        send_of_no_bytes_completes_at_both_ends [send];
+        send_goes_up_to_its_limit_and_no_further [send];
+        send_too_long_for_its_receive_fails_at_both_ends [send];
+        late_receive_lets_a_waiting_send_through [send rnr_retry];
+        missing_receive_ends_in_an_error [send rnr_retry];
+        missing_receive_fails_a_put_with_immediate [write_with_imm rnr_retry];
+        full_receive_queue_is_refused_and_recovers [send];
+        receive_of_too_many_ranges_is_refused [send];
+        sends_go_both_ways_at_once [send];
+        inline_bytes_can_be_sent [send inline];
+    }
+    atomics {
+        fetch_add_returns_the_old_value_and_adds [atomics];
+        fetch_add_wraps [atomics];
+        compare_swap_swaps_only_on_a_match [atomics];
+        contended_adds_sum_up [atomics];
+        one_of_many_compare_swaps_wins [atomics];
+        crooked_atomic_is_refused [atomics];
+        atomic_without_the_right_fails [atomics];
+        more_atomics_than_may_be_outstanding_wait_their_turn [atomics];
+    }
+    batch {
+        batch_posts_everything_with_one_ring [write];
+        dropped_batch_posts_nothing [write];
+        leaked_batch_is_never_rung [write];
+        leaked_batch_is_not_rung_by_the_trait [write];
+        unrung_requests_are_invisible [write];
+        ringing_nothing_does_nothing [write];
+        batch_fills_the_whole_queue [write];
+        refused_request_leaves_its_batch_intact [write];
+        puts_and_gets_mix_in_a_batch [write read];
+        full_queue_is_refused_and_recovers [write];
+        transfer_larger_than_the_queue_is_refused_whole [write splits];
+        refusals_have_names_and_post_nothing [write];
+        ids_count_on_over_batches [write];
+    }
+    completion {
+        every_request_completes_once_with_its_own_id [write];
+        completions_name_their_queue_pair [write];
+        completions_tell_what_was_done [write read];
+        completions_of_messages_tell_what_was_done [send];
+        polling_in_portions_loses_nothing [write];
+        empty_queue_polls_nothing [write];
+        poll_completion_takes_one_at_a_time [write];
+        poll_completion_reports_failures [write];
+        poller_is_exclusive [write];
+        poller_hands_over_what_it_left [write];
+        unsignaled_success_is_silent_and_gives_its_credit_back [write completions_in_order];
+        queue_full_of_unsignaled_requests_is_refused [write completions_in_order];
+        unsignaled_failure_reports [write completions_in_order];
+        sends_and_receives_report_to_their_own_queues [send];
+        posting_and_polling_may_be_two_threads [write];
+    }
+    sharing {
+        shared_queue_gives_each_queue_pair_its_credits [write];
+        poll_completion_is_refused_on_a_shared_queue [];
+        queue_without_room_refuses_a_queue_pair [];
+        full_queues_do_not_overrun_their_completion_queue [send];
+        stale_completions_harm_nobody [write];
+        queue_pairs_come_and_go_while_a_thread_polls [write];
+    }
+    channel {
+        armed_queue_tells_of_the_next_completion [write cq_channel];
+        nothing_falls_between_arming_and_waiting [write cq_channel];
+        unarmed_queue_tells_nothing [write cq_channel];
+        solicited_only_sleeps_through_the_rest [send cq_channel];
+        failure_wakes_whoever_waits_for_solicited_ones [write cq_channel];
+        queue_without_a_channel_is_not_armed [];
+    }
+    ordering {
+        completions_come_in_posting_order [write completions_in_order];
+        completions_of_puts_and_gets_come_in_posting_order [write read completions_in_order];
+        message_is_visible_before_the_one_that_announces_it [write write_with_imm messages_in_order];
+        put_is_visible_before_the_send_behind_it [write send messages_in_order];
+        last_put_to_a_place_stays [write messages_in_order];
+        get_sees_the_put_before_it [write read messages_in_order];
+        last_byte_becomes_visible_last [write bytes_in_order];
+        fenced_put_sends_what_the_get_before_it_fetched [write read fence];
+        fence_waits_for_all_gets_before_it [write read fence];
+    }
+    sizes {
+        put_of_any_length_is_split_as_promised [write splits];
+        get_of_any_length_is_split_as_promised [read splits];
+        trait_returns_one_id_for_each_request [write splits];
+        ranges_are_gathered_across_chunks [write several_send_ranges splits];
+        ranges_are_scattered_across_chunks [read several_send_ranges splits];
+        put_of_no_bytes_is_one_request [write];
+        get_of_no_bytes_is_one_request [read];
+        lengths_around_packets_arrive_whole [write read];
+        long_transfers_need_no_alignment [write];
+        lengths_beyond_32_bits_are_not_truncated [write];
+    }
+}

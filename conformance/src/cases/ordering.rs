@@ -1,0 +1,183 @@
+//! The three ordering facts, each by itself, and the fence. Where a fact is not promised, its case does not
+//! run: no case assumes an order.
+
+use super::prelude::*;
+use ibv_core::Request;
+
+/// `completions_in_order`: a long request's completion is not overtaken by short ones.
+pub(crate) fn completions_come_in_posting_order<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
+    let long = c.caps().max_msg_size.min(64 << 10);
+    let (mut link, src, dst) = (c.link()?, c.patterned(long, 1)?, c.b.alloc(long)?);
+    for _ in 0..4 {
+        let mut batch = link.qp.batch();
+        let mut want = Vec::new();
+        for i in 0..24 {
+            let part = src.view().slice(0, [long, 1, 0, 100][i % 4]).say("slice")?;
+            want.extend(batch.put(dst.remote, part).say("put")?.iter());
+        }
+        batch.ring().say("ring")?;
+        ensure_eq!(c.ids(&mut link, 24)?, want, "ids in order of completion");
+    }
+    Ok(())
+}
+
+/// The same with gets among the puts, where both exist.
+pub(crate) fn completions_of_puts_and_gets_come_in_posting_order<D: IbvDomainImpl>(
+    c: &mut Ctx<'_, D>,
+) -> Done {
+    let (mut link, near, far) = (c.link()?, c.region(4096)?, c.b.alloc(4096)?);
+    let mut batch = link.qp.batch();
+    let mut want = Vec::new();
+    for i in 0..20 {
+        let part = near.view().slice(0, if i % 3 == 0 { 4096 } else { 8 }).say("slice")?;
+        let ids =
+            if i % 2 == 0 { batch.get(part, far.at(0, part.len())?) } else { batch.put(far.remote, part) };
+        want.extend(ids.say("post")?.iter());
+    }
+    batch.ring().say("ring")?;
+    ensure_eq!(c.ids(&mut link, 20)?, want, "ids in order of completion");
+    Ok(())
+}
+
+/// `messages_in_order`, T14: what a put wrote is visible when a later immediate announces it.
+pub(crate) fn message_is_visible_before_the_one_that_announces_it<D: IbvDomainImpl>(
+    c: &mut Ctx<'_, D>,
+) -> Done {
+    let n = c.caps().max_msg_size.min(48 << 10);
+    let (mut link, flag, dst) = (c.link()?, c.region(0)?, c.b.alloc(n)?);
+    for round in 0..6 {
+        let src = c.patterned(n, round + 1)?;
+        c.b.post_recv(link.peer, &[])?;
+        let mut batch = link.qp.batch();
+        let _data = batch.put(dst.remote, src.view()).say("put")?;
+        let _flag = batch.put_with_imm(dst.at(0, 0)?, flag.view(), round as u32).say("put_with_imm")?;
+        batch.ring().say("ring")?;
+        // Not end a's completions first: those would let everything arrive.
+        ensure_eq!(c.b.wait(link.peer, 1)?[0].imm(), Some(round as u32), "immediate");
+        c.b.expect_pattern_now(dst, round + 1).map_err(|e| format!("round {round}: {e}"))?;
+        c.ids(&mut link, 2)?;
+    }
+    Ok(())
+}
+
+/// The same with a send as the announcement.
+pub(crate) fn put_is_visible_before_the_send_behind_it<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
+    let n = c.caps().max_msg_size.min(32 << 10);
+    let (mut link, word, dst, note) = (c.link()?, c.patterned(8, 2)?, c.b.alloc(n)?, c.b.alloc(8)?);
+    for round in 0..6 {
+        let src = c.patterned(n, round + 1)?;
+        c.b.post_recv(link.peer, &[note.whole()])?;
+        let (data, send) = ([src.view()], [word.view()]);
+        let mut batch = link.qp.batch();
+        let _data = batch.push(&Request::put(dst.remote, &data)).say("put")?;
+        let _note = batch.push(&Request::send(&send)).say("send")?;
+        batch.ring().say("ring")?;
+        ids_of(&c.b.wait(link.peer, 1)?)?;
+        c.b.expect_pattern_now(dst, round + 1).map_err(|e| format!("round {round}: {e}"))?;
+        c.ids(&mut link, 2)?;
+    }
+    Ok(())
+}
+
+/// `messages_in_order`: of several puts to one place the last one stays.
+pub(crate) fn last_put_to_a_place_stays<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
+    let (mut link, dst) = (c.link()?, c.b.alloc(256)?);
+    let versions = (0..8).map(|i| c.patterned(256, 10 + i)).collect::<Result<Vec<_>, _>>()?;
+    for round in 0..4 {
+        let mut batch = link.qp.batch();
+        for v in versions.iter().cycle().skip(round).take(9) {
+            let _ids = batch.put(dst.remote, v.view()).say("put")?;
+        }
+        batch.ring().say("ring")?;
+        c.ids(&mut link, 9)?;
+        c.b.expect_pattern(dst, 10 + (round as u64 + 8) % 8)?;
+    }
+    Ok(())
+}
+
+/// `messages_in_order`: a get behind a put sees what the put wrote.
+pub(crate) fn get_sees_the_put_before_it<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
+    let n = c.caps().max_msg_size.min(16 << 10);
+    let (mut link, back, dst) = (c.link()?, c.region(n)?, c.b.alloc(n)?);
+    for round in 0..6 {
+        let src = c.patterned(n, round)?;
+        let mut batch = link.qp.batch();
+        let _put = batch.put(dst.remote, src.view()).say("put")?;
+        let _get = batch.get(back.view(), dst.remote).say("get")?;
+        batch.ring().say("ring")?;
+        c.ids(&mut link, 2)?;
+        ensure_pattern(&back, round).map_err(|e| format!("round {round}: {e}"))?;
+    }
+    Ok(())
+}
+
+/// `bytes_in_order`: whoever sees a message's last byte sees all of it.
+pub(crate) fn last_byte_becomes_visible_last<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
+    let n = c.caps().max_msg_size.min(64 << 10);
+    let (mut link, dst) = (c.link()?, c.b.alloc(n)?);
+    for round in 0..4 {
+        let src = c.patterned(n, round + 1)?;
+        c.b.write(dst, 0, &vec![0; n])?;
+        // Marks the end with a byte that was not there.
+        src.write_at(n - 1, &[0xff]).say("mark")?;
+        let ids = link.qp.put(dst.remote, src.view()).say("put")?;
+        let wait = c.wait.clone();
+        wait.until(
+            || "the last byte".into(),
+            || {
+                let arrived = c.b.read(dst, n - 1, 1)?[0] == 0xff;
+                Ok(arrived.then_some(()))
+            },
+        )?;
+        let got = c.b.read(dst, 0, n)?;
+        let wrong = crate::pattern::difference(&got[..n - 1], round + 1, 0);
+        ensure!(
+            wrong.is_none(),
+            "the last byte was there and others were not: {}",
+            wrong.unwrap_or_default()
+        );
+        c.finish(&mut link, ids)?;
+    }
+    Ok(())
+}
+
+/// A put of what a get fetches, fenced, sends what the get fetched; unfenced it may send what was there
+/// before (IB specification vol. 1, 10.8.3.3).
+pub(crate) fn fenced_put_sends_what_the_get_before_it_fetched<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
+    let n = c.caps().max_msg_size.min(16 << 10);
+    let (mut link, hop) = (c.link()?, c.region(n)?);
+    let (from, to) = (c.b.alloc(n)?, c.b.alloc(n)?);
+    for round in 0..8 {
+        c.b.fill(from, round + 1)?;
+        hop.write_at(0, &vec![0xdd; n]).say("stale bytes")?;
+        let view = [hop.view()];
+        let mut batch = link.qp.batch();
+        let _get = batch.push(&Request::get(&view, from.remote)).say("get")?;
+        let _put = batch.push(&Request::put(to.remote, &view).fenced()).say("fenced put")?;
+        batch.ring().say("ring")?;
+        c.ids(&mut link, 2)?;
+        c.b.expect_pattern(to, round + 1).map_err(|e| format!("round {round}: {e}"))?;
+    }
+    Ok(())
+}
+
+/// A fence waits for every earlier get, not only the last.
+pub(crate) fn fence_waits_for_all_gets_before_it<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
+    let (mut link, hop) = (c.link()?, c.region(8 * 64)?);
+    let (from, to) = (c.b.alloc(8 * 64)?, c.b.alloc(8 * 64)?);
+    for round in 0..6 {
+        c.b.fill(from, round + 1)?;
+        hop.write_at(0, &[0xdd; 512]).say("stale bytes")?;
+        let view = [hop.view()];
+        let mut batch = link.qp.batch();
+        for i in 0..8 {
+            let part = hop.view().slice(i * 64, 64).say("slice")?;
+            let _get = batch.get(part, from.at(i * 64, 64)?).say("get")?;
+        }
+        let _put = batch.push(&Request::put(to.remote, &view).fenced()).say("fenced put")?;
+        batch.ring().say("ring")?;
+        c.ids(&mut link, 9)?;
+        c.b.expect_pattern(to, round + 1).map_err(|e| format!("round {round}: {e}"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,203 @@
+//! A command line over any number of fixtures: for tools that have several providers, and for a third
+//! party's own binary. What is run is `harness.rs`'s.
+
+use crate::{
+    fixture::Fixture,
+    harness::{self, Options},
+    peer,
+    report::{Outcome, Report},
+};
+use clap::{Parser, ValueEnum};
+use std::{
+    fs,
+    io::{self, Write},
+    net::TcpListener,
+    path::PathBuf,
+    process::ExitCode,
+    time::Duration,
+};
+
+/// A [`Fixture`] of whichever domain, so that fixtures fit in one list. Every fixture is one.
+pub trait DynFixture: Send + Sync {
+    /// The provider's name.
+    fn provider(&self) -> &str;
+    /// `static` or `dyn`.
+    fn dispatch(&self) -> &str;
+    /// How a simulated fabric orders things.
+    fn schedule(&self) -> String;
+    /// See [`run`](crate::run).
+    fn run(&self, options: &Options) -> Report;
+    /// Runs one case by its exact name.
+    fn run_case(&self, case: &str, options: &Options) -> Outcome;
+    /// Is end b of one run in two processes, for whoever connects first.
+    ///
+    /// # Errors
+    /// What went wrong on the connection, or why this end can not take part.
+    fn serve(&self, listener: &TcpListener) -> Result<(), String>;
+}
+
+impl<F: Fixture> DynFixture for F {
+    fn provider(&self) -> &str {
+        Fixture::provider(self)
+    }
+    fn dispatch(&self) -> &str {
+        Fixture::dispatch(self)
+    }
+    fn schedule(&self) -> String {
+        Fixture::schedule(self)
+    }
+    fn run(&self, options: &Options) -> Report {
+        harness::run(self, options)
+    }
+    fn run_case(&self, case: &str, options: &Options) -> Outcome {
+        harness::run_named(self, case, options)
+    }
+    fn serve(&self, listener: &TcpListener) -> Result<(), String> {
+        peer::serve(self, listener)
+    }
+}
+
+/// The command line.
+#[derive(Debug, Parser)]
+#[command(about = "Runs the conformance suite on RDMA providers")]
+struct Cli {
+    /// Provider to test; may be given more than once, and names separated by commas. All of them if none.
+    #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
+    provider: Vec<String>,
+    /// How providers are called: `static`, `dyn` or both.
+    #[arg(long, value_name = "HOW")]
+    dispatch: Option<Dispatch>,
+    /// Runs the cases whose name contains this, or of this group; may be given more than once.
+    #[arg(long = "case", value_name = "FILTER")]
+    case: Vec<String>,
+    /// Prints the report as one JSON object on standard output.
+    #[arg(long)]
+    json: bool,
+    /// Writes the report as JUnit XML.
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+    /// Provider whose missing device is a failure; may be given more than once.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    require: Vec<String>,
+    /// Known failures: a JSON list of {"provider", "device", "case", "reason"}.
+    #[arg(long, value_name = "FILE")]
+    expect: Option<PathBuf>,
+    /// Longest single wait, seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    deadline: u64,
+    /// Lists the cases with their groups, and runs none.
+    #[arg(long)]
+    list: bool,
+    /// Is end b of a run in two processes: waits on ADDR for one run with `--to`.
+    #[arg(long, value_name = "ADDR", conflicts_with_all = ["to", "case", "json", "junit"])]
+    listen: Option<String>,
+    /// Is end a of a run in two processes: end b listens on ADDR.
+    #[arg(long, value_name = "ADDR")]
+    to: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Dispatch {
+    Static,
+    Dyn,
+}
+
+/// Runs the command line `args`, its first being the program's name, on `fixtures`. Exit code 0: all
+/// passed, skipped or failed as expected; 1: a case failed; 2: the command could not be carried out.
+pub fn run(args: impl IntoIterator<Item = String>, fixtures: &[&dyn DynFixture]) -> ExitCode {
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(e) => {
+            // Help and version are errors to clap, and go to standard output.
+            let _ = e.print();
+            return ExitCode::from(if e.use_stderr() { 2 } else { 0 });
+        }
+    };
+    match carry_out(&cli, fixtures) {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(why) => {
+            eprintln!("conformance: {why}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// The number of failed cases.
+fn carry_out(cli: &Cli, fixtures: &[&dyn DynFixture]) -> Result<usize, String> {
+    if cli.list {
+        harness::list().iter().for_each(|(name, group)| println!("{group:<14} {name}"));
+        return Ok(0);
+    }
+    let chosen = chosen(cli, fixtures)?;
+    if let Some(address) = &cli.listen {
+        return listen(address, &chosen).map(|()| 0);
+    }
+    let options = options(cli)?;
+    let mut report = Report::default();
+    for fixture in one_of_each(cli, &chosen) {
+        report.merge(fixture.run(&options));
+    }
+    deliver(cli, &report)?;
+    Ok(report.failed())
+}
+
+/// The fixtures that the command line names. A name that nobody has is an error, not an empty run.
+fn chosen<'f>(cli: &Cli, fixtures: &[&'f dyn DynFixture]) -> Result<Vec<&'f dyn DynFixture>, String> {
+    let known = || {
+        let mut names: Vec<_> = fixtures.iter().map(|f| f.provider()).collect();
+        names.dedup();
+        names.join(", ")
+    };
+    for name in cli.provider.iter().chain(&cli.require) {
+        if !fixtures.iter().any(|f| f.provider() == name) {
+            return Err(format!("no provider {name}; there are: {}", known()));
+        }
+    }
+    let wanted = |f: &&&dyn DynFixture| {
+        let named = cli.provider.is_empty() || cli.provider.iter().any(|p| p == f.provider());
+        let how = if f.dispatch() == "dyn" { Dispatch::Dyn } else { Dispatch::Static };
+        named && cli.dispatch.is_none_or(|d| d == how)
+    };
+    let chosen: Vec<_> = fixtures.iter().filter(wanted).copied().collect();
+    if chosen.is_empty() { Err(format!("nothing to run; there are: {}", known())) } else { Ok(chosen) }
+}
+
+/// In two processes there is one end b, so one fixture runs.
+fn one_of_each<'f, 'c>(cli: &Cli, chosen: &'c [&'f dyn DynFixture]) -> &'c [&'f dyn DynFixture] {
+    if cli.to.is_some() { &chosen[..1] } else { chosen }
+}
+
+fn options(cli: &Cli) -> Result<Options, String> {
+    let mut options = Options {
+        filter: cli.case.clone(),
+        require: cli.require.clone(),
+        progress: true,
+        peer: cli.to.clone(),
+        deadline: Duration::from_secs(cli.deadline),
+        ..Options::default()
+    };
+    if let Some(path) = &cli.expect {
+        let text = fs::read_to_string(path).map_err(|e| format!("read {}: {e}", path.display()))?;
+        options.expectations = serde_json::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))?;
+    }
+    Ok(options)
+}
+
+fn listen(address: &str, chosen: &[&dyn DynFixture]) -> Result<(), String> {
+    let Some(fixture) = chosen.first() else { return Err("nothing to serve".into()) };
+    let listener = TcpListener::bind(address).map_err(|e| format!("listen on {address}: {e}"))?;
+    let bound = listener.local_addr().map_err(|e| format!("listen on {address}: {e}"))?;
+    eprintln!("{}: end b waits on {bound}", fixture.provider());
+    fixture.serve(&listener)
+}
+
+fn deliver(cli: &Cli, report: &Report) -> Result<(), String> {
+    if let Some(path) = &cli.junit {
+        fs::write(path, report.to_junit()).map_err(|e| format!("write {}: {e}", path.display()))?;
+    }
+    let text = if cli.json { report.to_json() + "\n" } else { report.to_string() };
+    // A reader that hung up has seen enough.
+    let _ = io::stdout().write_all(text.as_bytes());
+    Ok(())
+}
