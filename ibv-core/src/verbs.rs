@@ -2,8 +2,8 @@
 //! choice, endpoints, the state machine of a reliable connection, state queries, polling, channels and
 //! events. Which operations a queue pair has and how they are posted is the provider's.
 //!
-//! Everything is called through a table of functions ([`Verbs`], from `ibv-sys`), which tests replace.
-//! [`load`] opens the real one; nothing is linked.
+//! Everything is called through a table of functions ([`VerbsLibrary`]), which tests replace. [`load`]
+//! opens the real one; nothing is linked.
 //!
 //! ```text
 //! Context ◄─ Pd ◄─ Qp ─► Cq ─► Context      handles.rs   who keeps whom alive
@@ -23,6 +23,9 @@
 //!
 //! A child process shares the parent's rings but not the right to use them: it must not post or poll, and
 //! dropping any of these objects there does nothing. See [`fork`].
+#![allow(unsafe_code)]
+//! # Safety
+//! The only unsafe function here is a promise about a table; who calls through it says why it may.
 
 use crate::error::{Error, ErrorKind};
 
@@ -55,12 +58,34 @@ pub use crate::verbs::{
 };
 pub use ibv_sys::Verbs;
 
-/// The functions of the libibverbs of this machine, opened on the first call.
+/// The functions of a libibverbs that can be trusted to be one: each does what its manual page says.
+/// Every handle keeps it, and is sound because of it.
+#[derive(Clone, Copy, Debug)]
+pub struct VerbsLibrary(&'static Verbs);
+
+impl VerbsLibrary {
+    /// A library made of other functions, such as a test's.
+    ///
+    /// # Safety
+    /// Each function behaves as its namesake in libibverbs.
+    pub unsafe fn from_table(table: &'static Verbs) -> Self {
+        Self(table)
+    }
+}
+
+impl std::ops::Deref for VerbsLibrary {
+    type Target = Verbs;
+    fn deref(&self) -> &Verbs {
+        self.0
+    }
+}
+
+/// The libibverbs of this machine, opened on the first call.
 ///
 /// # Errors
 /// `LibraryMissing` with every path that was tried, or the function that an old library lacks.
-pub fn load() -> Result<&'static Verbs, Error> {
-    ibv_sys::verbs().map(|library| &**library).map_err(missing)
+pub fn load() -> Result<VerbsLibrary, Error> {
+    ibv_sys::verbs().map(|library| VerbsLibrary(library)).map_err(missing)
 }
 
 /// A library that could not be had, as this crate's error.

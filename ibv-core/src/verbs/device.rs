@@ -9,12 +9,12 @@ use crate::{
     device::{DeviceKind, GidEntry, IbvDeviceInfo, IbvPort, PortState},
     error::{Error, ErrorKind},
     gid::{Gid, GidType, LinkLayer, Mtu},
-    verbs::{errno, gid::GidTable, handles::Context, sysfs::DeviceDir},
+    verbs::{VerbsLibrary, errno, gid::GidTable, handles::Context, sysfs::DeviceDir},
 };
 use ibv_sys::{
     IBV_GID_TYPE_IB, IBV_GID_TYPE_ROCE_V1, IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET,
-    IBV_LINK_LAYER_INFINIBAND, Verbs, ibv_device, ibv_gid, ibv_gid_entry, ibv_mtu, ibv_node_type,
-    ibv_port_attr, ibv_transport_type,
+    IBV_LINK_LAYER_INFINIBAND, ibv_device, ibv_gid, ibv_gid_entry, ibv_mtu, ibv_node_type, ibv_port_attr,
+    ibv_transport_type,
 };
 use std::ffi::{c_char, c_int};
 
@@ -35,7 +35,7 @@ pub struct Device {
 ///
 /// # Errors
 /// `PermissionDenied` or `OutOfResources`, as the library says.
-pub fn list(verbs: &'static Verbs) -> Result<Vec<Device>, Error> {
+pub fn list(verbs: VerbsLibrary) -> Result<Vec<Device>, Error> {
     Ok(RawList::new(verbs)?.iter().map(|(_, device)| device).collect())
 }
 
@@ -44,7 +44,7 @@ pub fn list(verbs: &'static Verbs) -> Result<Vec<Device>, Error> {
 ///
 /// # Errors
 /// As [`list`].
-pub fn describe_all(verbs: &'static Verbs) -> Result<Vec<IbvDeviceInfo>, Error> {
+pub fn describe_all(verbs: VerbsLibrary) -> Result<Vec<IbvDeviceInfo>, Error> {
     let describe = |device: Device| match Context::open(verbs, &device.name) {
         Ok(context) => describe(&context),
         Err(_) => IbvDeviceInfo { kind: kind(&device.dir, 0), ..IbvDeviceInfo::new(device.name) },
@@ -200,11 +200,11 @@ fn single(context: &Context, port: u8, index: u32) -> Result<GidEntry, Error> {
 pub(super) struct RawList {
     raw: *mut *mut ibv_device,
     len: usize,
-    verbs: &'static Verbs,
+    verbs: VerbsLibrary,
 }
 
 impl RawList {
-    pub(super) fn new(verbs: &'static Verbs) -> Result<Self, Error> {
+    pub(super) fn new(verbs: VerbsLibrary) -> Result<Self, Error> {
         const ENOSYS: i32 = libc::ENOSYS;
         let mut len = 0;
         // SAFETY: `len` is writable.
@@ -261,7 +261,7 @@ fn text(chars: &[c_char]) -> String {
 ///
 /// # Errors
 /// `NoDevice`; else as [`list`].
-pub fn find(verbs: &'static Verbs, name: &str) -> Result<Device, Error> {
+pub fn find(verbs: VerbsLibrary, name: &str) -> Result<Device, Error> {
     let found = list(verbs)?.into_iter().find(|device| device.name == name);
     found.ok_or_else(|| Error::new(ErrorKind::NoDevice, "get_device_list", format!("no RDMA device {name}")))
 }

@@ -226,8 +226,14 @@ fn close_pipe(fd: c_int) {
     }
 }
 
-/// The table to hand to the code under test.
-pub static TABLE: Verbs = Verbs {
+/// The library to hand to the code under test; `VerbsLibrary` is the includer's.
+pub fn library() -> super::VerbsLibrary {
+    // SAFETY: every function below keeps its namesake's contract as far as the code under test can tell.
+    unsafe { super::VerbsLibrary::from_table(&TABLE) }
+}
+
+/// Its functions.
+static TABLE: Verbs = Verbs {
     ibv_get_device_list: get_device_list,
     ibv_free_device_list: free_device_list,
     ibv_open_device: open_device,

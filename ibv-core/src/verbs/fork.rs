@@ -4,8 +4,8 @@
 //! # Safety
 //! Two functions without pointers are called.
 
-use crate::error::Error;
-use ibv_sys::{IBV_FORK_UNNEEDED, Verbs};
+use crate::{error::Error, verbs::VerbsLibrary};
+use ibv_sys::IBV_FORK_UNNEEDED;
 
 /// What to do about registered memory and forks before the first device is opened.
 ///
@@ -29,7 +29,7 @@ impl ForkPolicy {
     ///
     /// # Errors
     /// The library's: EINVAL where memory has been registered already.
-    pub fn apply(self, verbs: &Verbs) -> Result<(), Error> {
+    pub fn apply(self, verbs: VerbsLibrary) -> Result<(), Error> {
         if self == Self::Leave {
             return Ok(());
         }

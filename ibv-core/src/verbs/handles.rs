@@ -12,9 +12,9 @@
 
 use crate::{
     error::{Error, ErrorKind},
-    verbs::{device::Device, errno, fork::HomeProcess, sysfs::DeviceDir},
+    verbs::{VerbsLibrary, device::Device, errno, fork::HomeProcess, sysfs::DeviceDir},
 };
-use ibv_sys::{Verbs, extend, ibv_context, ibv_device_attr_ex, ibv_pd, ibv_port_attr, ibv_transport_type};
+use ibv_sys::{extend, ibv_context, ibv_device_attr_ex, ibv_pd, ibv_port_attr, ibv_transport_type};
 use std::{
     ffi::c_int,
     ptr::NonNull,
@@ -33,7 +33,7 @@ pub use qp::Qp;
 #[derive(Debug)]
 pub struct Context {
     raw: NonNull<ibv_context>,
-    verbs: &'static Verbs,
+    verbs: VerbsLibrary,
     home: HomeProcess,
     name: String,
     dir: DeviceDir,
@@ -54,7 +54,7 @@ impl Context {
     /// # Errors
     /// `NoDevice` with the names there are; `PermissionDenied` with the device node in mind;
     /// `InvalidState` where libmlx5's locks are switched off; else the device's.
-    pub fn open(verbs: &'static Verbs, name: &str) -> Result<Arc<Self>, Error> {
+    pub fn open(verbs: VerbsLibrary, name: &str) -> Result<Arc<Self>, Error> {
         let list = crate::verbs::device::RawList::new(verbs)?;
         let Some((raw, device)) = list.find(name) else {
             let names: Vec<_> = list.iter().map(|(_, d)| d.name).collect();
@@ -85,7 +85,7 @@ impl Context {
     }
 
     /// The functions it is called through.
-    pub fn verbs(&self) -> &'static Verbs {
+    pub fn verbs(&self) -> VerbsLibrary {
         self.verbs
     }
 

@@ -34,7 +34,7 @@ pub(super) fn refusing(verb: &'static str, code: i32) -> MockLibrary {
 }
 
 pub(super) fn open() -> Arc<Context> {
-    Context::open(&fake::TABLE, "fake1").unwrap()
+    Context::open(fake::library(), "fake1").unwrap()
 }
 
 pub(super) fn queue_pair(pd: &Arc<Pd>, cq: &Arc<Cq>) -> Result<Qp, Error> {
@@ -58,7 +58,7 @@ struct All {
 }
 
 fn one_of_each(memory: &mut [u8]) -> Result<All, Error> {
-    let context = Context::open(&fake::TABLE, "fake1")?;
+    let context = Context::open(fake::library(), "fake1")?;
     let pd = Pd::alloc(&context)?;
     let cq = Cq::create(&context, 16, true)?;
     let qp = queue_pair(&pd, &cq)?;
@@ -273,11 +273,11 @@ fn in_a_forked_child_dropping_does_nothing_and_deregistering_is_refused() {
 #[test]
 fn fork_protection_is_asked_for_only_where_wanted() {
     fake::reset();
-    ForkPolicy::Leave.apply(&fake::TABLE).unwrap();
+    ForkPolicy::Leave.apply(fake::library()).unwrap();
     fake::with(|f| assert!(f.log.is_empty()));
-    ForkPolicy::Protect.apply(&fake::TABLE).unwrap();
+    ForkPolicy::Protect.apply(fake::library()).unwrap();
     fake::with(|f| assert_eq!(f.log, ["fork_init"]));
     fake::install(refusing("fork_init", libc::EINVAL));
-    let e = ForkPolicy::Protect.apply(&fake::TABLE).unwrap_err();
+    let e = ForkPolicy::Protect.apply(fake::library()).unwrap_err();
     assert!(e.to_string().contains("before the first registration"), "{e}");
 }

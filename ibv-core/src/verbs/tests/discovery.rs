@@ -22,7 +22,7 @@ fn every_device_is_listed_and_described() {
             *to = from as _;
         }
     });
-    let all = describe_all(&fake::TABLE).unwrap();
+    let all = describe_all(fake::library()).unwrap();
     assert_eq!(all.iter().map(|d| &*d.name).collect::<Vec<_>>(), fake::DEVICES);
     assert_eq!(
         (&*all[0].fw_ver, all[0].vendor_id, all[0].node_guid),
@@ -36,9 +36,9 @@ fn every_device_is_listed_and_described() {
 #[test]
 fn a_device_that_can_not_be_opened_is_listed_without_ports() {
     fake::install(refusing("open_device", libc::EACCES));
-    let all = describe_all(&fake::TABLE).unwrap();
+    let all = describe_all(fake::library()).unwrap();
     assert_eq!((all.len(), all[0].ports.len()), (2, 0));
-    let e = Context::open(&fake::TABLE, "fake0").unwrap_err();
+    let e = Context::open(fake::library(), "fake0").unwrap_err();
     assert_eq!(e.kind(), ErrorKind::PermissionDenied);
     assert!(e.to_string().contains("fake0") && e.to_string().contains("/dev/infiniband"), "{e}");
     fake::assert_clean();
@@ -47,19 +47,19 @@ fn a_device_that_can_not_be_opened_is_listed_without_ports() {
 #[test]
 fn a_kernel_without_rdma_has_no_devices_and_any_other_failure_is_one() {
     fake::install(refusing("get_device_list", libc::ENOSYS));
-    assert!(list(&fake::TABLE).unwrap().is_empty());
+    assert!(list(fake::library()).unwrap().is_empty());
     fake::install(refusing("get_device_list", libc::EPERM));
-    assert_eq!(list(&fake::TABLE).unwrap_err().kind(), ErrorKind::PermissionDenied);
+    assert_eq!(list(fake::library()).unwrap_err().kind(), ErrorKind::PermissionDenied);
 }
 
 #[test]
 fn an_unknown_name_is_answered_with_the_names_there_are() {
     fake::reset();
-    let e = Context::open(&fake::TABLE, "fake7").unwrap_err();
+    let e = Context::open(fake::library(), "fake7").unwrap_err();
     assert_eq!(e.kind(), ErrorKind::NoDevice);
     assert!(e.to_string().contains("fake7; there are: fake0, fake1"), "{e}");
-    assert_eq!(find(&fake::TABLE, "fake7").unwrap_err().kind(), ErrorKind::NoDevice);
-    assert_eq!(find(&fake::TABLE, "fake0").unwrap().name, "fake0");
+    assert_eq!(find(fake::library(), "fake7").unwrap_err().kind(), ErrorKind::NoDevice);
+    assert_eq!(find(fake::library(), "fake0").unwrap().name, "fake0");
 }
 
 #[test]
