@@ -58,7 +58,10 @@ pub(crate) fn build(suite: Option<&str>) -> sh::Result<PathBuf> {
     sh::debian_packages(&BUILD_PACKAGES)?;
     let archive = archive()?;
     let version = pick(&archive.source_versions("rdma-core")?, suite)?;
-    let source = archive.unpack_source("rdma-core", &version, &folder())?;
+    let source = match archive.unpack_source("rdma-core", &version, &folder()) {
+        Ok(source) => source,
+        Err(why) => unpack_upstream(&version).map_err(|e| format!("{why}; and {e}"))?,
+    };
     let out = source.join("build");
     let stamp = out.join(".built");
     if !stamp.exists() {
@@ -66,6 +69,23 @@ pub(crate) fn build(suite: Option<&str>) -> sh::Result<PathBuf> {
         std::fs::write(stamp, &version.full)?;
     }
     Ok(out)
+}
+
+/// Mirrors have been seen without the Debian part of a package that their lists name. apt leaves the upstream part, which it
+/// has checked, in the folder: that builds as well.
+fn unpack_upstream(version: &Version) -> sh::Result<PathBuf> {
+    let name = format!("rdma-core_{}.orig.tar.gz", version.upstream());
+    let tarball = folder().join(&name);
+    if !tarball.is_file() {
+        return Err(format!("apt left no {name}").into());
+    }
+    eprintln!(
+        "the mirror lacks Debian's changes to rdma-core {}: building its upstream source",
+        version.full
+    );
+    let (folder, tarball) = (folder().display().to_string(), tarball.display().to_string());
+    sh::run(&mut sh::program("tar", ["-xf", &tarball, "-C", &folder]))?;
+    Ok(PathBuf::from(folder).join(format!("rdma-core-{}", version.upstream())))
 }
 
 fn archive() -> sh::Result<Archive> {

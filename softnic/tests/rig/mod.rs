@@ -7,6 +7,8 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 #![allow(clippy::missing_panics_doc)]
 
+pub mod raw;
+
 use std::ffi::CStr;
 use std::ptr::{null, null_mut};
 use std::time::{Duration, Instant};
