@@ -52,7 +52,7 @@ impl Provider for MockProvider {
 
     fn devices(&self) -> Result<Vec<IbvDeviceInfo>, Error> {
         let mut state = self.0.lock();
-        state.call(Verb::Devices, "get_device_list", 0)?;
+        state.fault(Verb::Devices, "get_device_list", 0)?;
         Ok((0u16..).zip(&state.devices).map(|(i, d)| describe(i, d)).collect())
     }
 

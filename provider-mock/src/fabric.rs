@@ -20,7 +20,7 @@ pub(crate) use device::{Device, QpRef};
 pub(crate) use state::{State, parse_gid};
 pub(crate) use work::{Built, Sizes};
 
-use crate::{faults::Faults, trace::Counters};
+use crate::{faults::Faults, tap::Tap, trace::Counters};
 use ibv_core::PostError;
 use std::{
     fmt,
@@ -95,17 +95,16 @@ impl Fabric {
         Duration::from_nanos(self.lock().engine.now)
     }
 
-    /// Moves the clock, and does everything that is due on the way; with [`Drive::Manual`], what is due
-    /// now as well.
+    /// Moves the clock, and does everything that is due now and on the way.
     pub fn advance(&self, by: Duration) {
         let mut state = self.lock();
-        let until = state.engine.now.saturating_add(by.as_nanos() as u64);
+        let until = state.engine.now.saturating_add(engine::nanos(by));
         state.settle();
         while let Some(at) = state.engine.next_timer().filter(|at| *at <= until) {
-            state.engine.now = at.max(state.engine.now);
+            state.engine.jump(at);
             state.settle();
         }
-        state.engine.now = until.max(state.engine.now);
+        state.engine.jump(until);
     }
 
     /// What the fabric did, one line an event, oldest first; the last `FabricConfig::trace` of them.
@@ -128,6 +127,16 @@ impl Fabric {
     /// What to break, and when.
     pub fn faults(&self) -> Faults {
         Faults::new(self.clone())
+    }
+
+    /// Shows every request and every completion to `tap` from now on, instead of to an earlier one.
+    pub fn set_tap(&self, tap: impl Tap + 'static) {
+        self.lock().tap = Some(Box::new(tap));
+    }
+
+    /// Takes the tap off.
+    pub fn clear_tap(&self) {
+        self.lock().tap = None;
     }
 
     /// The configuration it was made with.
@@ -164,16 +173,18 @@ impl Fabric {
 }
 
 impl Core {
-    /// The thread: works while there is something to do, one thing at a time so that others get the
-    /// lock, then sleeps until the next timer or a kick. Its clock is the host's.
+    /// The thread: works while there is something to do, in short bursts so that others get the lock,
+    /// then sleeps until the next timer or a kick. Its clock is the host's.
     fn crank(&self) {
+        const BURST: usize = 32;
         let start = Instant::now();
         let mut state = self.lock();
         while !state.engine.stop {
-            let now = start.elapsed().as_nanos() as u64;
+            let now = engine::nanos(start.elapsed()).saturating_add(state.engine.skew);
             state.engine.now = state.engine.now.max(now);
-            if state.work() {
+            if (0..BURST).all(|_| state.work()) {
                 drop(state);
+                thread::yield_now();
                 state = self.lock();
                 continue;
             }

@@ -111,8 +111,11 @@ impl FaultState {
     }
 
     #[inline]
-    pub fn wire(&mut self, device: u16) -> Option<Wire> {
-        if self.wire.is_empty() { None } else { occasion(&mut self.wire, device, |_| true) }
+    pub fn wire(&mut self, device: u16, needs_receive: bool) -> Option<Wire> {
+        if self.wire.is_empty() {
+            return None;
+        }
+        occasion(&mut self.wire, device, |w| needs_receive || !matches!(w, Wire::NotReady))
     }
 
     #[inline]
@@ -216,7 +219,7 @@ impl Faults {
         self.wire(n, Wire::Delay(by))
     }
 
-    /// The next `n` messages that need a receive find none; others pass and count.
+    /// The next `n` messages that need a receive find none.
     pub fn not_ready(self, n: u64) -> Self {
         self.wire(n, Wire::NotReady)
     }

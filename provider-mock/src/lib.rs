@@ -9,6 +9,7 @@ mod faults;
 pub mod model;
 mod queue_pair;
 mod schedule;
+mod tap;
 mod trace;
 
 pub use domain::{MockCq, MockDomain, MockPoller, MockProvider, MockRegistration};
@@ -16,4 +17,5 @@ pub use fabric::{Drive, Events, Fabric, FabricConfig};
 pub use faults::{Faults, Verb};
 pub use queue_pair::MockQueuePair;
 pub use schedule::Schedule;
+pub use tap::{Tap, TapRequest, Verdict};
 pub use trace::Counters;

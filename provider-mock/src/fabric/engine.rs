@@ -11,12 +11,14 @@ use crate::{
     faults::{Report, Verb},
     model,
     schedule::{Rng, Schedule},
+    tap::Verdict,
     trace::What,
 };
 use ibv_core::{EventObject, EventType, IbvWc, PollCompletionError, QpState, WcStatus};
 use std::{
     cmp::Ordering,
     collections::{BinaryHeap, VecDeque},
+    time::Duration,
 };
 
 /// What is due at a time.
@@ -28,6 +30,15 @@ pub(crate) enum Due {
     Continue(QpRef, u32, u64),
     /// A delayed completion.
     Deliver(QpRef, CqId, IbvWc, bool),
+}
+
+impl Due {
+    fn is_of(&self, at: QpRef) -> bool {
+        match self {
+            Self::Resume(who) | Self::Continue(who, ..) => *who == at,
+            Self::Deliver(..) => false,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -55,17 +66,19 @@ impl PartialEq for Timer {
 }
 impl Eq for Timer {}
 
-/// Someone who waits for a peer's receive; `None` waits for nothing that is known.
+/// Someone who waits for a peer's receive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parked {
     pub who: Due,
-    pub peer: Option<QpRef>,
+    pub peer: QpRef,
 }
 
 #[derive(Debug)]
 pub(crate) struct Engine {
     /// Virtual time, nanoseconds.
     pub now: u64,
+    /// How far it is ahead of the host's, where a thread drives.
+    pub skew: u64,
     pub rng: Rng,
     /// Ordered: queue pairs that may have something to do.
     pub ready: VecDeque<QpRef>,
@@ -89,6 +102,7 @@ impl Engine {
         };
         Self {
             now: 0,
+            skew: 0,
             rng: Rng(seed),
             ready: VecDeque::new(),
             active: Vec::new(),
@@ -127,8 +141,25 @@ impl Engine {
         self.timers.pop().map(|t| t.due)
     }
 
+    /// Waits for `peer`; for `None`, for ever.
     pub fn park(&mut self, who: Due, peer: Option<QpRef>) {
-        self.parked.push(Parked { who, peer });
+        if let Some(peer) = peer {
+            self.parked.push(Parked { who, peer });
+        }
+    }
+
+    /// Moves the clock.
+    pub fn jump(&mut self, to: u64) {
+        let by = to.saturating_sub(self.now);
+        self.now += by;
+        self.skew += by;
+    }
+
+    /// Forgets whatever a queue pair waits for, delayed completions aside.
+    fn forget(&mut self, at: QpRef) {
+        self.active.retain(|(q, _)| *q != at);
+        self.timers.retain(|t| !t.due.is_of(at));
+        self.parked.retain(|p| !p.who.is_of(at));
     }
 }
 
@@ -151,7 +182,7 @@ impl State {
             return true;
         }
         let Some(at) = self.engine.next_timer() else { return false };
-        self.engine.now = at.max(self.engine.now);
+        self.engine.jump(at);
         self.work()
     }
 
@@ -167,7 +198,7 @@ impl State {
         }
         self.settle();
         if self.cqs[cq.0].as_ref().is_some_and(|c| c.entries.is_empty()) {
-            self.engine.now += self.config.poll_tick.as_nanos() as u64;
+            self.engine.jump(self.engine.now.saturating_add(nanos(self.config.poll_tick)));
             if self.engine.next_timer().is_some_and(|at| at <= self.engine.now) {
                 self.settle();
             }
@@ -186,16 +217,16 @@ impl State {
         }
     }
 
-    /// Looks again at whoever waits for `peer`; with `None`, at everybody.
-    pub fn wake_parked(&mut self, peer: Option<QpRef>) {
+    /// Looks again at whoever waits for `peer`.
+    pub fn wake_parked(&mut self, peer: QpRef) {
         let mut i = 0;
         while let Some(parked) = self.engine.parked.get(i) {
-            if peer.is_some() && parked.peer != peer {
+            if parked.peer == peer {
+                let who = self.engine.parked.remove(i).who;
+                self.fire(who);
+            } else {
                 i += 1;
-                continue;
             }
-            let who = self.engine.parked.swap_remove(i).who;
-            self.fire(who);
         }
     }
 
@@ -215,7 +246,7 @@ impl State {
             self.note(at.device, at.num(), What::State(QpState::ERR));
         }
         self.flush(at);
-        self.wake_parked(Some(at));
+        self.wake_parked(at);
     }
 
     /// The same, where the oldest request in flight reports `status`.
@@ -251,8 +282,8 @@ impl State {
     }
 
     fn halt(&mut self, at: QpRef) {
-        self.engine.active.retain(|(q, _)| *q != at);
         self.release_receives(at);
+        self.engine.forget(at);
         if let Some(qp) = self.qp_mut(at) {
             qp.sq.halt();
             (qp.halted, qp.paused) = (false, false);
@@ -286,9 +317,10 @@ impl State {
         self.complete(at, cq, wc, solicited);
     }
 
-    /// Writes a completion, unless a fault meets it.
+    /// Writes a completion, unless the tap or a fault has something else in mind.
     fn complete(&mut self, at: QpRef, cq: CqId, mut wc: IbvWc, solicited: bool) {
-        match self.faults.report(at.device) {
+        let report = self.tap_completion(at, &mut wc).or_else(|| self.faults.report(at.device));
+        match report {
             None => {}
             Some(Report::Poison) => {
                 wc = IbvWc { wr_id: u64::MAX, qp_num: u32::MAX, vendor_err: u32::MAX, ..wc };
@@ -298,10 +330,19 @@ impl State {
             Some(Report::Overrun) => return self.overrun(at.device, cq),
             Some(Report::Delay(by)) => {
                 let due = Due::Deliver(at, cq, wc, solicited);
-                return self.engine.set_timer(by.as_nanos() as u64, due);
+                return self.engine.set_timer(nanos(by), due);
             }
         }
         self.write_completion(at.device, cq, wc, solicited);
+    }
+
+    fn tap_completion(&mut self, at: QpRef, wc: &mut IbvWc) -> Option<Report> {
+        match self.tap.as_mut()?.completion(at.device, wc) {
+            Verdict::Keep => None,
+            Verdict::Drop => Some(Report::Lose),
+            Verdict::Repeat => Some(Report::Repeat),
+            Verdict::Delay(by) => Some(Report::Delay(by)),
+        }
     }
 
     fn write_completion(&mut self, device: u16, id: CqId, wc: IbvWc, solicited: bool) {
@@ -357,4 +398,9 @@ impl State {
         }
         Ok(())
     }
+}
+
+/// A duration on the fabric's clock, which ends after 584 years.
+pub(crate) fn nanos(d: Duration) -> u64 {
+    u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -2,16 +2,18 @@
 
 use super::{
     device::QpRef,
+    engine::nanos,
     state::{State, parse_gid},
     transfer::{Refusal, Side, Source},
-    work::Wqe,
+    work::{Head, Wqe},
 };
 use crate::{
     faults::Wire,
-    model::{self, Refused, Retry, Start, Want},
+    model::{self, Range, Refused, Retry, Start, Want},
+    tap::{TapRequest, Verdict},
     trace::What,
 };
-use ibv_core::{EventObject, EventType, IbvWc, Op, PortState, QpState, WcStatus};
+use ibv_core::{EventObject, EventType, IbvRemoteMemoryRegionView, IbvWc, Op, PortState, QpState, WcStatus};
 use std::slice;
 
 /// What came of a try.
@@ -25,6 +27,8 @@ pub(crate) enum Outcome {
     Pause(u64),
     /// Again when that peer has a receive; with `None`, never.
     Park(Option<QpRef>),
+    /// It is gone without a trace.
+    Vanish,
     /// It failed.
     Fail(WcStatus),
 }
@@ -43,6 +47,10 @@ impl State {
                 return Err(Outcome::Fail(status));
             }
             self.device(at.device).counters.retries += 1;
+        }
+        if !wqe.tapped && self.tap.is_some() {
+            self.tap_request(at, slot)?;
+            return self.begin(at, slot);
         }
         self.note(at.device, at.num(), What::Begins { id: head.id, op: head.op, len: head.len });
         let not_ready = self.wire_fault(at, slot, &wqe)?;
@@ -73,9 +81,10 @@ impl State {
     /// What a fault does to this try; `true` says that the peer is to be found not ready.
     fn wire_fault(&mut self, at: QpRef, slot: u32, wqe: &Wqe) -> Result<bool, Outcome> {
         if wqe.delayed {
+            self.with_wqe(at, slot, |w| w.delayed = false);
             return Ok(false);
         }
-        match self.faults.wire(at.device) {
+        match self.faults.wire(at.device, model::consumes_receive(wqe.head.op)) {
             None => Ok(false),
             Some(Wire::Drop) => Err(self.no_answer(at, slot)),
             Some(Wire::Swallow) => {
@@ -85,7 +94,7 @@ impl State {
             }
             Some(Wire::Delay(by)) => {
                 self.with_wqe(at, slot, |w| w.delayed = true);
-                Err(Outcome::Pause(by.as_nanos() as u64))
+                Err(Outcome::Pause(nanos(by)))
             }
             Some(Wire::NotReady) => Ok(true),
             Some(Wire::Fail(status)) => Err(Outcome::Fail(status)),
@@ -93,6 +102,34 @@ impl State {
                 self.with_wqe(at, slot, |w| w.twice = true);
                 Ok(false)
             }
+        }
+    }
+
+    /// Shows a request to the tap, and takes over what became of it.
+    fn tap_request(&mut self, at: QpRef, slot: u32) -> Result<(), Outcome> {
+        let qp = self.devices[usize::from(at.device)].qps[at.index].as_mut();
+        let parts = qp.and_then(|qp| qp.sq.parts_mut(slot));
+        let (Some(tap), Some((wqe, local, inline))) = (&mut self.tap, parts) else { return Ok(()) };
+        wqe.tapped = true;
+        let h = &mut wqe.head;
+        let remote =
+            IbvRemoteMemoryRegionView { addr: h.remote.addr, len: h.remote.len as usize, rkey: h.remote.key };
+        let Head { id, op, signaled, fence, solicited, .. } = *h;
+        let (device, qp_num) = (at.device, at.num());
+        let mut shown =
+            TapRequest { device, qp_num, id, op, signaled, fence, solicited, remote, local, inline };
+        let verdict = tap.request(&mut shown);
+        (h.id, h.op, h.signaled, h.solicited) = (shown.id, shown.op, shown.signaled, shown.solicited);
+        h.len = h.inline.map_or_else(|| shown.local.iter().map(|r| r.len).sum(), |n| n as u64);
+        h.remote = Range { addr: shown.remote.addr, len: h.len, key: shown.remote.rkey };
+        match verdict {
+            Verdict::Keep => Ok(()),
+            Verdict::Drop => Err(Outcome::Vanish),
+            Verdict::Repeat => {
+                wqe.twice = true;
+                Ok(())
+            }
+            Verdict::Delay(by) => Err(Outcome::Pause(nanos(by))),
         }
     }
 
@@ -115,7 +152,7 @@ impl State {
     }
 
     /// The peer, if it answers: both ports up, both ends connected to each other and of one mind.
-    fn reach(&self, at: QpRef) -> Option<QpRef> {
+    pub(super) fn reach(&self, at: QpRef) -> Option<QpRef> {
         let qp = self.qp(at)?;
         let remote = qp.path.as_ref()?.remote;
         let (_, device) = parse_gid(remote.gid?)?;
@@ -140,7 +177,7 @@ impl State {
     }
 
     /// Nobody answered this try.
-    fn no_answer(&mut self, at: QpRef, slot: u32) -> Outcome {
+    pub(super) fn no_answer(&mut self, at: QpRef, slot: u32) -> Outcome {
         self.device(at.device).counters.drops += 1;
         let Some(qp) = self.qp_mut(at) else { return Outcome::Park(None) };
         let timeout = qp.config.timeout;
@@ -149,7 +186,7 @@ impl State {
         let id = wqe.head.id;
         self.note(at.device, at.num(), What::Lost { id });
         match model::ack_timeout(timeout) {
-            Some(pause) => Outcome::Pause(pause.as_nanos() as u64),
+            Some(pause) => Outcome::Pause(nanos(pause)),
             None => Outcome::Park(None),
         }
     }
@@ -165,10 +202,10 @@ impl State {
         let (id, naks) = (wqe.head.id, wqe.naks);
         self.note(at.device, at.num(), What::NotReady { id, naks });
         match model::on_not_ready(naks, most, timer) {
-            Retry::After(pause) => Outcome::Pause(pause.as_nanos() as u64),
+            Retry::After(pause) => Outcome::Pause(nanos(pause)),
             // A peer that has receives was made to say so, and nothing will wake who waits for one.
             Retry::Forever(pause) if self.qp(peer).is_some_and(|p| p.rq.front().is_some()) => {
-                Outcome::Pause(pause.as_nanos() as u64)
+                Outcome::Pause(nanos(pause))
             }
             // For ever has no use for a timer that fires for ever: the receive itself wakes it.
             Retry::Forever(_) => Outcome::Park(Some(peer)),

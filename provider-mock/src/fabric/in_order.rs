@@ -81,6 +81,7 @@ impl State {
             Outcome::Done => Stage::Done(WcStatus::SUCCESS),
             Outcome::Answer(old) => Stage::Answer(old),
             Outcome::Fail(status) => Stage::Done(status),
+            Outcome::Vanish => return self.vanish(at, slot),
             Outcome::Pause(ns) => {
                 self.pause(at);
                 return self.engine.set_timer(ns, Due::Resume(at));
@@ -99,6 +100,13 @@ impl State {
         qp.sq.outstanding += u32::from(matches!(stage, Stage::Answer(_)));
         qp.halted = matches!(outcome, Outcome::Fail(_));
         self.report_finished(at);
+    }
+
+    fn vanish(&mut self, at: QpRef, slot: u32) {
+        if let Some(qp) = self.qp_mut(at) {
+            qp.sq.waiting.pop_front();
+            qp.sq.take(slot);
+        }
     }
 
     fn pause(&mut self, at: QpRef) {

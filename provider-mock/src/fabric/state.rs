@@ -3,7 +3,7 @@
 
 use super::{
     config::FabricConfig,
-    cq::{Cq, CqId},
+    cq::{Armed, Cq, CqId},
     device::{Device, Qp, QpRef, event_name},
     engine::Engine,
     transfer::Regions,
@@ -12,6 +12,7 @@ use super::{
 use crate::{
     faults::{FaultState, QUEUE_FULL, Verb},
     model,
+    tap::Tap,
     trace::{Trace, What, Who},
 };
 use ibv_core::{
@@ -37,6 +38,7 @@ pub(crate) struct State {
     pub engine: Engine,
     pub faults: FaultState,
     pub trace: Trace,
+    pub tap: Option<Box<dyn Tap>>,
     next_pd: u32,
     next_serial: u64,
 }
@@ -53,6 +55,7 @@ impl State {
             engine: Engine::new(&config),
             faults: FaultState::default(),
             trace: Trace::new(config.trace),
+            tap: None,
             next_pd: 1,
             next_serial: 1,
             config,
@@ -83,12 +86,16 @@ impl State {
         slot.as_mut().filter(|qp| qp.serial == at.serial)
     }
 
-    /// Fails where a fault says so, or the device is dead.
+    /// Fails where a fault says so.
+    pub fn fault(&mut self, verb: Verb, name: &'static str, device: u16) -> Result<(), Error> {
+        let Some(errno) = self.faults.call(verb, device) else { return Ok(()) };
+        self.note(device, 0, What::Fault(name));
+        Err(Error::from_errno(name, errno).context(format!("a fault on mock{device}")))
+    }
+
+    /// The same, and where the device is dead.
     pub fn call(&mut self, verb: Verb, name: &'static str, device: u16) -> Result<(), Error> {
-        if let Some(errno) = self.faults.call(verb, device) {
-            self.note(device, 0, What::Fault(name));
-            return Err(Error::from_errno(name, errno).context(format!("a fault on mock{device}")));
-        }
+        self.fault(verb, name, device)?;
         if self.device(device).fatal && !matches!(verb, Verb::DeregMr | Verb::QueryQp) {
             return Err(Error::from_errno(name, EIO).context(format!("mock{device} is dead")));
         }
@@ -144,6 +151,9 @@ impl State {
         if used > 0 {
             self.device(device).counters.misuse += 1;
         }
+        if self.cqs[id.0].as_ref().is_some_and(|c| c.armed != Armed::No) {
+            self.engine.armed -= 1;
+        }
         if self.destroys(Verb::DestroyCq, device, "destroy_cq") {
             self.cqs[id.0] = None;
         } else if let Some(cq) = &mut self.cqs[id.0] {
@@ -197,7 +207,7 @@ impl State {
         if self.destroys(Verb::DestroyQp, at.device, "destroy_qp") {
             self.device(at.device).qps[at.index] = None;
         }
-        self.wake_parked(Some(at));
+        self.wake_parked(at);
     }
 
     pub fn establish(&mut self, at: QpRef, path: &IbvPath) -> Result<(), Error> {
@@ -215,7 +225,6 @@ impl State {
         qp.config.max_rd_atomic = path.rd_atomic;
         qp.config.max_dest_rd_atomic = path.dest_rd_atomic;
         self.note(at.device, at.num(), What::State(QpState::RTS));
-        self.wake_parked(None);
         Ok(())
     }
 
@@ -295,7 +304,7 @@ impl State {
         if state == QpState::ERR {
             self.flush(at);
         } else {
-            self.wake_parked(Some(at));
+            self.wake_parked(at);
         }
         Ok(())
     }

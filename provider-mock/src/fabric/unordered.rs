@@ -9,7 +9,7 @@ use super::{
     work::{Stage, Wqe},
 };
 use crate::{
-    model::{self, Refused, Start},
+    model::{self, Refused, Retry, Start},
     schedule::shuffled,
     trace::What,
 };
@@ -24,10 +24,12 @@ impl State {
             && let Some(wqe) = qp.sq.get(slot).copied()
             && self.start_rule(at, &wqe) != Start::Wait
         {
-            let counts = wqe.head.op.fills_local();
             if let Some(qp) = self.qp_mut(at) {
                 qp.sq.waiting.pop_front();
-                qp.sq.outstanding += u32::from(counts && self_limit(qp.config.max_rd_atomic));
+                qp.sq.outstanding += u32::from(wqe.head.op.fills_local());
+                if let Some(wqe) = qp.sq.get_mut(slot) {
+                    wqe.counted = wqe.head.op.fills_local();
+                }
             }
             self.engine.active.push((at, slot));
         }
@@ -66,17 +68,31 @@ impl State {
                 self.engine.park(Due::Continue(at, slot, wqe.seq), peer);
             }
             Some(Outcome::Fail(status)) => self.end(at, slot, status),
+            Some(Outcome::Vanish) => self.forget_request(at, slot),
             Some(Outcome::Done | Outcome::Answer(_)) => self.end(at, slot, WcStatus::SUCCESS),
         }
         true
     }
 
-    fn end(&mut self, at: QpRef, slot: u32, status: WcStatus) {
+    /// Takes a request out of the shuffle.
+    fn withdraw(&mut self, at: QpRef, slot: u32) {
         self.engine.active.retain(|a| *a != (at, slot));
-        let fills = self.qp(at).and_then(|qp| qp.sq.get(slot)).is_some_and(|w| w.head.op.fills_local());
+        let fills = self.qp(at).and_then(|qp| qp.sq.get(slot)).is_some_and(|w| w.counted);
         if fills && let Some(qp) = self.qp_mut(at) {
             qp.sq.outstanding = qp.sq.outstanding.saturating_sub(1);
         }
+    }
+
+    fn forget_request(&mut self, at: QpRef, slot: u32) {
+        self.withdraw(at, slot);
+        if let Some(qp) = self.qp_mut(at) {
+            qp.sq.take(slot);
+        }
+        self.activate(at);
+    }
+
+    fn end(&mut self, at: QpRef, slot: u32, status: WcStatus) {
+        self.withdraw(at, slot);
         self.finish(at, slot, status);
         if status != WcStatus::SUCCESS {
             return self.enter_error(at);
@@ -110,6 +126,9 @@ impl State {
     /// then its own.
     fn next_piece(&mut self, at: QpRef, slot: u32, wqe: &Wqe, k: u64, chunk: u64) -> Option<Outcome> {
         let pieces = if is_atomic(wqe.head.op) { 1 } else { wqe.head.len.div_ceil(chunk) };
+        if (k < pieces || wqe.taken.is_some()) && self.reach(at) != wqe.peer {
+            return Some(self.lost_peer(at, slot, wqe));
+        }
         let early = self.faults.early_immediate && matches!(wqe.head.op, Op::WriteWithImm(_));
         if let Some((peer, recv)) = wqe.taken
             && (k == pieces || early)
@@ -129,6 +148,15 @@ impl State {
         let failed = self.move_piece(at, slot, wqe, from, chunk.min(wqe.head.len - from));
         self.with_wqe(at, slot, |w| w.stage = Stage::Pieces(k + 1));
         failed.map(Outcome::Fail)
+    }
+
+    /// The peer went away in the middle; the request stays as it is until it is back.
+    fn lost_peer(&mut self, at: QpRef, slot: u32, wqe: &Wqe) -> Outcome {
+        let Some(qp) = self.qp(at) else { return Outcome::Park(None) };
+        match model::on_no_answer(wqe.sent, qp.config.retry_cnt, qp.config.timeout) {
+            Retry::GiveUp(status) => Outcome::Fail(status),
+            _ => self.no_answer(at, slot),
+        }
     }
 
     fn move_piece(&mut self, at: QpRef, slot: u32, wqe: &Wqe, from: u64, len: u64) -> Option<WcStatus> {
@@ -169,8 +197,4 @@ impl State {
 
 fn is_atomic(op: Op) -> bool {
     matches!(op, Op::CompareSwap { .. } | Op::FetchAdd(_))
-}
-
-fn self_limit(limit: u8) -> bool {
-    limit > 0
 }

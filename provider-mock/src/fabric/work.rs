@@ -54,7 +54,11 @@ pub(crate) struct Wqe {
     pub taken: Option<(QpRef, u32)>,
     /// Seed of its shuffle.
     pub seed: u64,
-    /// Waits for nothing but its own delay; set once.
+    /// Among its queue pair's outstanding gets and atomics.
+    pub counted: bool,
+    /// The tap has seen it.
+    pub tapped: bool,
+    /// Its next try was held back already.
     pub delayed: bool,
     /// Takes effect twice.
     pub twice: bool,
@@ -117,8 +121,9 @@ impl SendQueue {
         self.inline[at * self.sizes.inline..][..inline.len()].copy_from_slice(inline);
         let (stage, seq) = (Stage::Posted, self.seq);
         let (head, sent, naks, peer, peer_pd, taken) = (*head, 0, 0, None, 0, None);
-        let (delayed, twice) = (false, false);
-        let wqe = Wqe { head, seq, stage, sent, naks, peer, peer_pd, taken, seed, delayed, twice };
+        let (counted, tapped, delayed, twice) = (false, false, false, false);
+        let wqe =
+            Wqe { head, seq, stage, sent, naks, peer, peer_pd, taken, seed, counted, tapped, delayed, twice };
         self.slots[at] = Some(wqe);
         self.seq += 1;
         self.waiting.push_back(slot);
@@ -137,6 +142,18 @@ impl SendQueue {
     pub fn ranges(&self, slot: u32) -> &[Range] {
         let n = self.get(slot).map_or(0, |w| w.head.ranges);
         &self.ranges[slot as usize * self.sizes.ranges..][..n]
+    }
+
+    /// A request with its ranges and its inline bytes, to change.
+    pub fn parts_mut(&mut self, slot: u32) -> Option<(&mut Wqe, &mut [Range], &mut [u8])> {
+        let (at, sizes) = (slot as usize, self.sizes);
+        let wqe = self.slots.get_mut(at)?.as_mut()?;
+        let (ranges, inline) = (wqe.head.ranges, wqe.head.inline.unwrap_or(0));
+        Some((
+            wqe,
+            &mut self.ranges[at * sizes.ranges..][..ranges],
+            &mut self.inline[at * sizes.inline..][..inline],
+        ))
     }
 
     /// The inline bytes of a request that has them.
@@ -172,6 +189,8 @@ pub(crate) struct Rqe {
     pub id: u64,
     pub ranges: usize,
     seq: u64,
+    /// Out of the order, and filled by a message under way.
+    reserved: bool,
 }
 
 /// The receive queue.
@@ -203,7 +222,7 @@ impl RecvQueue {
         for (r, v) in self.ranges[at * self.per_slot..].iter_mut().zip(wr.local) {
             *r = range(v);
         }
-        self.slots[at] = Some(Rqe { id: wr.id, ranges: wr.local.len(), seq: self.seq });
+        self.slots[at] = Some(Rqe { id: wr.id, ranges: wr.local.len(), seq: self.seq, reserved: false });
         self.seq += 1;
         self.posted.push_back(slot);
         Ok(())
@@ -216,12 +235,19 @@ impl RecvQueue {
 
     /// Takes the next receive out of the order; its slot stays occupied.
     pub fn reserve(&mut self) -> Option<u32> {
-        self.posted.pop_front()
+        let slot = self.posted.pop_front()?;
+        self.set_reserved(slot, true);
+        Some(slot)
+    }
+
+    fn set_reserved(&mut self, slot: u32, reserved: bool) -> bool {
+        let rqe = self.slots.get_mut(slot as usize).and_then(Option::as_mut);
+        rqe.is_some_and(|r| std::mem::replace(&mut r.reserved, reserved))
     }
 
     /// Puts a reserved one back to the front.
     pub fn unreserve(&mut self, slot: u32) {
-        if self.get(slot).is_some() {
+        if self.set_reserved(slot, false) {
             self.posted.push_front(slot);
         }
     }
@@ -238,7 +264,9 @@ impl RecvQueue {
     pub fn take(&mut self, slot: u32) -> Option<Rqe> {
         let rqe = self.slots.get_mut(slot as usize)?.take()?;
         self.free.push(slot);
-        self.posted.retain(|&s| s != slot);
+        if !rqe.reserved {
+            self.posted.retain(|&s| s != slot);
+        }
         Some(rqe)
     }
 

@@ -185,7 +185,7 @@ mod tests {
             }
             prop_assert_ne!(key(index, old), key(index, now));
             prop_assert_eq!(key_index(key(index, now)), index);
-            prop_assert!(now != 0 && now % 2 == 0);
+            prop_assert!(now != 0 && now.is_multiple_of(2));
         }
     }
 

@@ -5,14 +5,16 @@ use ibv_core::QpState;
 /// Whether a queue pair may be moved from one state to another (10.3.1, figure "QP/EE Context State
 /// Diagram"): up the ladder one rung at a time, and from anywhere to RESET or ERR.
 pub fn may_change(from: QpState, to: QpState) -> bool {
-    match (from, to) {
-        (_, QpState::RESET | QpState::ERR) => true,
-        (QpState::RESET, QpState::INIT) | (QpState::INIT, QpState::INIT | QpState::RTR) => true,
-        (QpState::RTR, QpState::RTS) => true,
-        (QpState::RTS, QpState::RTS | QpState::SQD) => true,
-        (QpState::SQD, QpState::SQD | QpState::RTS) | (QpState::SQE, QpState::RTS) => true,
-        _ => false,
-    }
+    let up: &[QpState] = match from {
+        QpState::RESET => &[QpState::INIT],
+        QpState::INIT => &[QpState::INIT, QpState::RTR],
+        QpState::RTR => &[QpState::RTS],
+        QpState::RTS => &[QpState::RTS, QpState::SQD],
+        QpState::SQD => &[QpState::SQD, QpState::RTS],
+        QpState::SQE => &[QpState::RTS],
+        _ => &[],
+    };
+    matches!(to, QpState::RESET | QpState::ERR) || up.contains(&to)
 }
 
 /// Whether receives may be posted: from INIT on; in ERR they flush (10.3.1.2).
