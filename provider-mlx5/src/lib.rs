@@ -1,0 +1,26 @@
+//! mlx5 devices (ConnectX) driven directly: this crate builds WQEs, rings doorbells and reads CQEs by
+//! itself; libmlx5 only creates objects and moves states.
+//!
+//! Who does what: `wqe.rs` and `cqe.rs` know the bytes, `ring.rs` the counters, `doorbell.rs` the order
+//! towards the device, `poller.rs` the order from it, `dv.rs` calls libmlx5.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+#![deny(unsafe_code)]
+
+pub mod cqe;
+pub mod doorbell;
+pub mod ring;
+pub mod wqe;
+
+mod completion_queue;
+mod domain;
+mod dv;
+mod mapped;
+mod poller;
+mod queue_pair;
+
+pub use crate::{
+    completion_queue::Mlx5Cq,
+    domain::{Mlx5Domain, Mlx5Provider},
+    poller::Mlx5Poller,
+    queue_pair::Mlx5QueuePair,
+};

@@ -1,0 +1,304 @@
+//! A reliable connection whose WQEs, doorbells and receives are this crate's own. libmlx5 creates it and
+//! moves its state; it never posts to it.
+#![allow(unsafe_code)]
+//! # Safety
+//! The rings' addresses come from `mlx5dv_init_obj` on the queue pair that `Device` keeps alive.
+
+use crate::{
+    completion_queue::{Grave, Mlx5Cq},
+    doorbell::{DoorbellRecord, RECEIVE, Register, udma_to_device_barrier},
+    dv::{self, ThreadDomain},
+    mapped::Mapped,
+    ring::{Block, Flags, RecvRing, Segments, SendRing, Slots},
+    wqe,
+};
+use ibv_core::{
+    Error, ErrorKind, FromCore, IbvConfig, IbvPath, IbvQpInfo, IbvQueuePair, Op, Payload, PostError,
+    QpAttributes, QpCore, QpState, RecvRequest, Transport, WorkRequest,
+    verbs::{LocalEndpoint, Pd, Qp, fork::HomeProcess, rc, state},
+};
+use ibv_sys as sys;
+use std::{
+    ptr::NonNull,
+    sync::{Arc, Mutex},
+};
+
+/// The verbs objects, in the order in which they go.
+#[derive(Debug)]
+pub(crate) struct Device {
+    home: HomeProcess,
+    pub(crate) qp: Qp,
+    _own_register: Option<ThreadDomain>,
+}
+
+/// The register's lock is needed only where libmlx5 gave it to two queue pairs.
+#[derive(Debug)]
+enum Bell {
+    Own(Register),
+    Shared(Arc<Mutex<Register>>),
+}
+
+/// A queue pair of an mlx5 device.
+#[derive(Debug)]
+pub struct Mlx5QueuePair {
+    sq: Mapped<Block>,
+    send: SendRing,
+    bell: Bell,
+    record: DoorbellRecord,
+    rq: Mapped<Segments>,
+    recv: RecvRing,
+    /// The device takes receives; before, they wait in the ring.
+    initialised: bool,
+    endpoint: LocalEndpoint,
+    config: IbvConfig,
+    access: u32,
+    slots: Arc<Slots>,
+    queues: [Mlx5Cq; 2],
+    /// `None` only inside `drop`.
+    device: Option<Device>,
+    /// Last: the device object is out of use before core returns its credits.
+    core: QpCore,
+}
+
+/// What a queue pair is made from.
+pub(crate) struct Ingredients<'a> {
+    pub(crate) pd: &'a Arc<Pd>,
+    pub(crate) config: &'a IbvConfig,
+    pub(crate) queues: [&'a Mlx5Cq; 2],
+    /// What the peer may do at all: `enum ibv_access_flags`.
+    pub(crate) access: u32,
+    /// Finds the lock of a register that is not its queue pair's own.
+    pub(crate) shared_register: &'a dyn Fn(Register) -> Arc<Mutex<Register>>,
+}
+
+impl Mlx5QueuePair {
+    /// Creates the queue pair and takes its rings. On `Err` nothing is left behind.
+    pub(crate) fn create(from: &Ingredients<'_>, core: QpCore) -> Result<Self, Error> {
+        dv::check_environment()?;
+        let (config, [send_cq, recv_cq]) = (from.config, from.queues);
+        let endpoint = LocalEndpoint::discover(from.pd.context(), config)?;
+        let own_register = ThreadDomain::alloc(from.pd);
+        let qp = dv::create_qp(from.pd, own_register.as_ref(), config, &send_cq.0.cq, &recv_cq.0.cq)?;
+        let found = dv::queue_pair(&qp)?;
+        let slots = Slots::new(qp.qp_num(), found.sq.wqe_cnt, found.rq.wqe_cnt);
+        let rings = Rings::of(&found, config, &slots)?;
+        let bell = match own_register {
+            Some(_) => Bell::Own(rings.register),
+            None => Bell::Shared((from.shared_register)(rings.register)),
+        };
+        for cq in from.queues {
+            cq.0.enrol(&slots);
+        }
+        Ok(Self {
+            sq: rings.sq,
+            send: rings.send,
+            bell,
+            record: rings.record,
+            rq: rings.rq,
+            recv: rings.recv,
+            initialised: false,
+            endpoint,
+            config: config.clone(),
+            access: from.access,
+            slots,
+            queues: from.queues.map(|cq| Mlx5Cq(cq.0.clone())),
+            device: Some(Device { home: HomeProcess::this(), qp, _own_register: own_register }),
+            core,
+        })
+    }
+
+    /// The queue pair's number.
+    pub fn qp_num(&self) -> u32 {
+        self.slots.qpn
+    }
+
+    /// Whether its doorbell register is nobody else's, so that ringing takes no lock.
+    pub fn has_own_register(&self) -> bool {
+        matches!(self.bell, Bell::Own(_))
+    }
+
+    fn qp(&mut self) -> Result<&mut Qp, Error> {
+        let gone = || Error::new(ErrorKind::InvalidState, "modify_qp", "the queue pair is being destroyed");
+        self.device.as_mut().map(|d| &mut d.qp).ok_or_else(gone)
+    }
+}
+
+/// A queue pair's rings as libmlx5 described them, checked.
+struct Rings {
+    sq: Mapped<Block>,
+    send: SendRing,
+    register: Register,
+    record: DoorbellRecord,
+    rq: Mapped<Segments>,
+    recv: RecvRing,
+}
+
+impl Rings {
+    fn of(found: &sys::mlx5dv_qp, config: &IbvConfig, slots: &Arc<Slots>) -> Result<Self, Error> {
+        let refuse = |why: String| Error::new(ErrorKind::Unsupported, "create_qp", why);
+        let missing = || refuse("libmlx5 reports no send ring, record or register".into());
+        if found.sq.stride as usize != wqe::BLOCK {
+            return Err(refuse(format!("a send queue in strides of {} bytes, not 64", found.sq.stride)));
+        }
+        if found.rq.wqe_cnt < config.max_recv_wr || !found.rq.stride.is_multiple_of(16) {
+            let (count, stride) = (found.rq.wqe_cnt, found.rq.stride);
+            return Err(refuse(format!(
+                "{} receives asked for, got {count} of {stride} bytes",
+                config.max_recv_wr
+            )));
+        }
+        let (sq, bf) = (NonNull::new(found.sq.buf), NonNull::new(found.bf.reg));
+        let (Some(sq), Some(bf), Some(record)) = (sq, bf, NonNull::new(found.dbrec)) else {
+            return Err(missing());
+        };
+        let longest = wqe::longest(config.max_send_sge, config.max_inline);
+        let send =
+            SendRing::new(slots.clone(), found.sq.wqe_cnt, config.max_send_wr, longest).map_err(refuse)?;
+        let stride = found.rq.stride / 16;
+        let segments = (found.rq.wqe_cnt * stride) as usize;
+        let rq = NonNull::new(found.rq.buf).filter(|_| segments > 0);
+        // SAFETY: libmlx5 describes memory of the live queue pair: a send ring of `wqe_cnt` 64-byte blocks,
+        // a receive ring of `wqe_cnt` strides, an 8-byte record, a register of two halves of `bf.size`.
+        unsafe {
+            Ok(Self {
+                sq: Mapped::new(sq, found.sq.wqe_cnt as usize),
+                send,
+                register: Register::new(bf.cast(), found.bf.size),
+                record: DoorbellRecord::new(record.cast()),
+                rq: Mapped::new(
+                    rq.unwrap_or(NonNull::<[u64; 2]>::dangling().cast()),
+                    rq.map_or(0, |_| segments),
+                ),
+                recv: RecvRing::new(slots.clone(), stride),
+            })
+        }
+    }
+}
+
+/// The opcode of a request whose WQE is control, remote address and one range.
+#[inline]
+fn three_segments(op: Op) -> Option<u8> {
+    matches!(op, Op::Write | Op::Read | Op::WriteWithImm(_)).then(|| wqe::opcode(op))
+}
+
+impl IbvQueuePair for Mlx5QueuePair {
+    #[inline]
+    fn core(&self) -> &QpCore {
+        &self.core
+    }
+
+    #[inline]
+    fn core_mut(&mut self, _: FromCore) -> &mut QpCore {
+        &mut self.core
+    }
+
+    fn get_qp_info(&mut self) -> Result<IbvQpInfo, Error> {
+        Ok(self.endpoint.info(Transport::RC, self.slots.qpn, &self.config))
+    }
+
+    fn establish(&mut self, path: &IbvPath, _: FromCore) -> Result<(), Error> {
+        let device = self.device.as_ref().map(|d| d.qp.pd().context().clone());
+        let context =
+            device.ok_or_else(|| Error::new(ErrorKind::InvalidState, "connect", "being destroyed"))?;
+        let facts = self.endpoint.facts(&context)?;
+        let (config, access) = (self.config.clone(), self.access);
+        state::rc_to_init(self.qp()?, &config, access, &facts)?;
+        self.initialised = true;
+        // The record must stay zero in RESET; what was posted there counts from here on.
+        self.publish_receives();
+        state::rc_to_rts(self.qp()?, &config, path, &facts)
+    }
+
+    fn state(&mut self) -> Result<QpState, Error> {
+        self.qp()?.state()
+    }
+
+    fn attributes(&mut self) -> Result<QpAttributes, Error> {
+        let config = self.core.config().clone();
+        state::rc_attributes(self.qp()?, &config)
+    }
+
+    fn enter_error(&mut self) -> Result<(), Error> {
+        let at_init = rc::attr_at_init(&self.config, self.access);
+        self.qp()?.fail(at_init)
+    }
+
+    #[inline]
+    fn enqueue(&mut self, wr: &WorkRequest<'_>) -> Result<(), PostError> {
+        match (three_segments(wr.op), wr.local) {
+            (Some(opcode), Payload::Sges([one])) => {
+                let raddr = wqe::remote_address(wr.remote.addr, wr.remote.rkey);
+                let data = wqe::data(one.addr(), one.len(), one.lkey());
+                let fm_ce_se = wqe::flags(wr.signaled, wr.solicited, wr.fence);
+                let flags = Flags { opcode, fm_ce_se, imm: wr.op.imm().unwrap_or(0) };
+                let words = [raddr[0], raddr[1], data[0], data[1]];
+                self.send.build_block(self.sq.items(), wr.id, words, flags);
+            }
+            _ => self.send.build(self.sq.items(), wr),
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn ring_doorbell(&mut self, _: FromCore) -> Result<(), PostError> {
+        if let Some((count, control)) = self.send.pending(self.sq.items()) {
+            match &mut self.bell {
+                Bell::Own(register) => register.ring(&self.record, count, control),
+                Bell::Shared(register) => {
+                    // Register and flush inside one lock: between them another processor's write could pass.
+                    let mut register = register.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                    register.ring(&self.record, count, control);
+                }
+            }
+            self.send.commit();
+        }
+        Ok(())
+    }
+
+    fn discard(&mut self, _: FromCore) {
+        self.send.discard();
+    }
+
+    fn enqueue_recv(&mut self, wr: &RecvRequest<'_>) -> Result<(), PostError> {
+        self.recv.build(self.rq.items(), wr);
+        if self.initialised {
+            self.publish_receives();
+        }
+        Ok(())
+    }
+}
+
+impl Mlx5QueuePair {
+    /// Receives have no register: a barrier and the record.
+    fn publish_receives(&self) {
+        udma_to_device_barrier();
+        self.record.store(RECEIVE, self.recv.count().into());
+    }
+}
+
+impl Drop for Mlx5QueuePair {
+    /// To RESET, after which the device writes no completion of it, and into the graves of its queues.
+    fn drop(&mut self) {
+        let Some(mut device) = self.device.take() else { return };
+        let quiet = device.reset();
+        let grave = Arc::new(Grave { slots: self.slots.clone(), _device: device });
+        if !quiet {
+            // The device may go on writing: the number must never be anybody else's.
+            std::mem::forget(grave.clone());
+        }
+        let [send, recv] = &self.queues;
+        if !Arc::ptr_eq(&send.0, &recv.0) {
+            recv.0.dig(grave.clone());
+        }
+        send.0.dig(grave);
+    }
+}
+
+impl Device {
+    /// Whether the device has been told to forget the queue pair. Not asked of the parent's in a child.
+    fn reset(&mut self) -> bool {
+        let mut attr =
+            sys::ibv_qp_attr { qp_state: sys::ibv_qp_state(QpState::RESET.0), ..Default::default() };
+        self.home.is_here() && self.qp.modify(&mut attr, rc::QpAttrMask::STATE).is_ok()
+    }
+}
