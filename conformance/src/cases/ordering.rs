@@ -44,13 +44,14 @@ pub(crate) fn message_is_visible_before_the_one_that_announces_it<D: IbvDomainIm
     c: &mut Ctx<'_, D>,
 ) -> Done {
     let n = c.caps().max_msg_size.min(48 << 10);
-    let (mut link, flag, dst) = (c.link()?, c.region(0)?, c.b.alloc(n)?);
+    let (mut link, flag, dst) = (c.link()?, c.region(1)?, c.b.alloc(n)?);
+    let nothing = flag.view().slice(0, 0).ok_or("a view of no bytes")?;
     for round in 0..6 {
         let src = c.patterned(n, round + 1)?;
         c.b.post_recv(link.peer, &[])?;
         let mut batch = link.qp.batch();
         let _data = batch.put(dst.remote, src.view()).say("put")?;
-        let _flag = batch.put_with_imm(dst.at(0, 0)?, flag.view(), round as u32).say("put_with_imm")?;
+        let _flag = batch.put_with_imm(dst.at(0, 0)?, nothing, round as u32).say("put_with_imm")?;
         batch.ring().say("ring")?;
         // Not end a's completions first: those would let everything arrive.
         ensure_eq!(c.b.wait(link.peer, 1)?[0].imm(), Some(round as u32), "immediate");
