@@ -1,0 +1,173 @@
+//! Completion channels and event descriptors: one event for one arming, nothing lost in between; and the
+//! two drives that need no `step`.
+mod common;
+use common::*;
+use ibv_core::*;
+use provider_mock::*;
+use std::{
+    io::Read,
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::net::UnixStream,
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Whether the descriptor is readable, by peeking with a clone of it that must not block.
+fn readable(fd: BorrowedFd<'_>) -> bool {
+    let mut peek = UnixStream::from(fd.try_clone_to_owned().unwrap());
+    let mut one = [0];
+    // Consumes an event, so use it once only where that does not matter.
+    matches!(peek.read(&mut one), Ok(1))
+}
+
+#[test]
+fn one_event_for_one_arming_however_many_completions() {
+    let fabric = ordered();
+    let [mut a, b] = pair(&fabric);
+    let (l, r) = (a.alloc(1, 8), b.alloc(0, 8));
+    let mut put = |n: usize| {
+        for _ in 0..n {
+            let _ids = a.qp.put(r.remote(), l.view()).unwrap();
+        }
+        fabric.run();
+    };
+    put(2);
+    assert_eq!(a.poller.take_events(), Ok(0), "nobody armed");
+    a.poller.arm(false).unwrap();
+    assert_eq!(a.poller.take_events(), Ok(0), "what was there raises none");
+    put(3);
+    assert_eq!(a.poller.take_events(), Ok(1));
+    put(1);
+    assert_eq!(a.poller.take_events(), Ok(0), "armed once, told once");
+    assert_eq!(drain(&mut a.poller).len(), 6);
+    a.poller.arm(true).unwrap();
+    a.poller.arm(false).unwrap();
+    a.poller.arm(true).unwrap();
+    put(1);
+    assert_eq!(a.poller.take_events(), Ok(1), "any outweighs solicited");
+}
+
+#[test]
+fn the_descriptor_is_readable_while_an_event_waits() {
+    let fabric = ordered();
+    let [mut a, b] = pair(&fabric);
+    let (l, r) = (a.alloc(1, 8), b.alloc(0, 8));
+    a.poller.arm(false).unwrap();
+    assert!(!readable(a.poller.channel().unwrap()));
+    let _ids = a.qp.put(r.remote(), l.view()).unwrap();
+    fabric.run();
+    assert!(readable(a.poller.channel().unwrap()));
+}
+
+#[test]
+fn solicited_events_are_for_solicited_messages_and_for_errors() {
+    let fabric = ordered();
+    let [mut a, mut b] = pair(&fabric);
+    let (l, r) = (a.alloc(1, 8), b.alloc(0, 8));
+    for _ in 0..3 {
+        b.qp.post_recv(&[r.view()]).unwrap();
+    }
+    b.poller.arm(true).unwrap();
+    let src = [l.view()];
+    let _ids = a.qp.post(&Request::send(&src)).unwrap();
+    fabric.run();
+    assert_eq!(b.poller.take_events(), Ok(0));
+    let _ids = a.qp.post(&Request::send(&src).solicited()).unwrap();
+    fabric.run();
+    assert_eq!(b.poller.take_events(), Ok(1));
+    b.poller.arm(true).unwrap();
+    b.qp.queue_pair().enter_error().unwrap();
+    assert_eq!(b.poller.take_events(), Ok(1), "a flush is an error");
+}
+
+#[test]
+fn a_queue_without_a_channel_can_not_be_armed() {
+    let d = domain(&ordered());
+    let mut poller = d.create_cq(4).unwrap().poller().unwrap();
+    assert_eq!(poller.arm(false), Err(PollCompletionError::NoChannel));
+    assert_eq!(poller.take_events(), Err(PollCompletionError::NoChannel));
+    assert!(poller.channel().is_none());
+}
+
+#[test]
+fn polling_drives_the_fabric_and_its_clock_by_default() {
+    let fabric = Fabric::default();
+    let [mut a, mut b] = pair_with(&fabric, |_, c| (c.rnr_retry, c.retry_cnt) = (3, 1));
+    let (l, r) = (a.alloc(1, 8), b.alloc(0, 8));
+    let _ids = a.qp.put(r.remote(), l.view()).unwrap();
+    assert_eq!(r.to_vec(), [0; 8]);
+    assert_eq!(statuses(&a.poll()), [WcStatus::SUCCESS]);
+    assert_eq!(r.to_vec(), [1; 8]);
+    // Nobody ever posts a receive: time passes while somebody polls.
+    let _ids = a.qp.send(l.view()).unwrap();
+    let until = soon();
+    let wcs = loop {
+        let wcs = a.poll();
+        if !wcs.is_empty() {
+            break wcs;
+        }
+        assert!(Instant::now() < until, "waited for the retries to run out");
+    };
+    assert_eq!(statuses(&wcs), [WcStatus::RNR_RETRY_EXC_ERR]);
+    assert!(fabric.now() >= Duration::from_micros(3 * 640) && b.poll().is_empty());
+}
+
+#[test]
+fn a_sleeper_is_woken_by_the_ring_of_another() {
+    let fabric = Fabric::default();
+    let [mut a, mut b] = pair(&fabric);
+    let (l, r) = (a.alloc(1, 8), b.alloc(0, 8));
+    b.qp.post_recv(&[r.view()]).unwrap();
+    b.poller.arm(false).unwrap();
+    assert!(b.poll().is_empty());
+    let _ids = a.qp.send(l.view()).unwrap();
+    assert_eq!(b.poller.take_events(), Ok(1));
+    assert_eq!(b.poll().len(), 1);
+}
+
+#[test]
+fn a_thread_of_the_fabrics_own_moves_bytes_keeps_time_and_ends_with_it() {
+    let fabric = Fabric::new(FabricConfig { drive: Drive::Thread, ..FabricConfig::default() });
+    let [mut a, b] = pair_with(&fabric, |_, c| (c.rnr_retry, c.min_rnr_timer) = (1, 1));
+    let (l, r) = (a.alloc(1, 8), b.alloc(0, 8));
+    let mut wait = |n: usize, what: &str| {
+        let (until, mut wcs) = (soon(), Vec::new());
+        while wcs.len() < n {
+            wcs.extend(drain(&mut a.poller));
+            assert!(Instant::now() < until, "waited for {what}, have {} of {n}", wcs.len());
+            thread::yield_now();
+        }
+        statuses(&wcs)
+    };
+    for _ in 0..16 {
+        let _ids = a.qp.put(r.remote(), l.view()).unwrap();
+    }
+    assert_eq!(wait(16, "sixteen puts"), [WcStatus::SUCCESS; 16]);
+    assert_eq!(r.to_vec(), [1; 8]);
+    let _ids = a.qp.send(l.view()).unwrap();
+    assert_eq!(wait(1, "a send to time out"), [WcStatus::RNR_RETRY_EXC_ERR]);
+    let before = fabric.now();
+    fabric.advance(Duration::from_secs(60));
+    assert!(fabric.now() >= before + Duration::from_secs(60));
+    drop((a, b, l, r));
+    drop(fabric);
+}
+
+#[test]
+fn a_subscription_sees_its_device_only_and_its_descriptor_tells() {
+    let fabric = ordered();
+    let (d, e) = (open(&fabric, 0), open(&fabric, 1));
+    let (mut mine, mut theirs) = (d.events().unwrap(), e.events().unwrap());
+    let _ = fabric.faults().port_down(0);
+    assert_eq!(theirs.next_event().unwrap(), None);
+    let event = mine.next_event().unwrap().unwrap();
+    assert_eq!((event.kind, event.object), (EventType::PORT_ERR, EventObject::Port(1)));
+    assert!(!readable(mine.as_fd()));
+    let _ = fabric.faults().port_up(0);
+    assert!(readable(mine.as_fd()));
+    drop(mine);
+    let _ = fabric.faults().port_down(0);
+    assert_eq!(fabric.counters().events, 3);
+}
