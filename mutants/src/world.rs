@@ -1,0 +1,116 @@
+//! What all objects of one mutant share: what they have seen, and a device of their own to do wrong with
+//! it. Everything here happens under one lock.
+
+use crate::hooks::Hooks;
+use ibv_core::{IbvMemoryRegionView, IbvWc, Payload, SharedBytes};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+/// Hooks and memory of one mutant provider.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) hooks: Hooks,
+    pub(crate) world: Mutex<World>,
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A live region: its keys, and its bytes until it is deregistered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Region {
+    pub(crate) lkey: u32,
+    pub(crate) rkey: u32,
+    pub(crate) base: u64,
+    pub(crate) bytes: SharedBytes,
+}
+
+/// Part of a live region.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    pub(crate) region: Region,
+    pub(crate) at: usize,
+    pub(crate) len: usize,
+}
+
+/// Names a request: ids repeat between queue pairs.
+pub(crate) type Request = (u32, u64);
+
+/// What mutants remember. Each uses what it needs.
+#[derive(Debug, Default)]
+pub(crate) struct World {
+    pub(crate) live: Vec<Region>,
+    /// Remote keys that are dead.
+    pub(crate) dead: Vec<u32>,
+    /// Sizes of the receives that each queue pair has posted and nobody has taken.
+    pub(crate) rooms: HashMap<u32, VecDeque<usize>>,
+    /// What to add to a range once the request completes.
+    pub(crate) adds: HashMap<Request, (Span, u64)>,
+    /// What to store in a range once the request completes.
+    pub(crate) stores: HashMap<Request, (Span, u64)>,
+    /// Copies to make later.
+    pub(crate) late: Vec<(Span, Vec<u8>)>,
+    /// The first failure of each queue pair.
+    pub(crate) causes: HashMap<u32, IbvWc>,
+    /// Whatever is counted.
+    pub(crate) count: u64,
+}
+
+impl World {
+    /// Counts, from 1.
+    pub(crate) fn tick(&mut self) -> u64 {
+        self.count += 1;
+        self.count
+    }
+
+    /// The first `len` bytes of `remote`, where a live region covers them, whatever the key.
+    pub(crate) fn at(&self, addr: u64, len: usize) -> Option<Span> {
+        self.live.iter().find_map(|region| {
+            let at = usize::try_from(addr.checked_sub(region.base)?).ok()?;
+            (at.checked_add(len)? <= region.bytes.len()).then_some(Span { region: *region, at, len })
+        })
+    }
+
+    /// The live region under `rkey`.
+    pub(crate) fn keyed(&self, rkey: u32) -> Option<&Region> {
+        self.live.iter().find(|r| r.rkey == rkey)
+    }
+
+    /// The bytes of a request's local side, as they are now.
+    pub(crate) fn gather(&self, local: Payload<'_>) -> Option<Vec<u8>> {
+        match local {
+            Payload::Inline(data) => Some(data.to_vec()),
+            Payload::Sges(views) => views
+                .iter()
+                .map(|v| self.at(v.addr(), v.len())?.read())
+                .collect::<Option<Vec<_>>>()
+                .map(|v| v.concat()),
+        }
+    }
+}
+
+impl Span {
+    pub(crate) fn read(&self) -> Option<Vec<u8>> {
+        let mut out = vec![0; self.len];
+        self.region.bytes.read(self.at, &mut out).ok().map(|()| out)
+    }
+
+    pub(crate) fn write(&self, bytes: &[u8]) {
+        let _ = self.region.bytes.write(self.at, bytes);
+    }
+
+    pub(crate) fn word(&self) -> Option<u64> {
+        Some(u64::from_ne_bytes(self.read()?.try_into().ok()?))
+    }
+}
+
+/// The length of a request's local side.
+pub(crate) fn len(local: Payload<'_>) -> usize {
+    match local {
+        Payload::Inline(data) => data.len(),
+        Payload::Sges(views) => views.iter().map(IbvMemoryRegionView::len).sum(),
+    }
+}
