@@ -5,14 +5,21 @@ use ibv_core::IbvDomainImpl;
 
 mod atomics;
 mod batch;
+mod capabilities;
 mod channel;
 mod completion;
+mod errors;
+mod handshake;
 mod immediate;
+mod lifecycle;
+mod memory;
 mod ordering;
 mod read;
+mod root_cause;
 mod send_recv;
 mod sharing;
 mod sizes;
+mod teardown;
 mod write;
 
 /// What every case file uses.
@@ -79,6 +86,35 @@ macro_rules! case_list {
 }
 
 case_list! { $;
+    lifecycle {
+        queue_pair_starts_in_reset_and_reaches_rts [];
+        endpoint_is_readable_in_reset_and_stable [];
+        live_queue_pairs_have_different_numbers [];
+        nothing_is_posted_before_connect [];
+        receives_posted_before_connect_count [send];
+        many_queue_pairs_work_side_by_side [write];
+        queue_pairs_come_and_go [write];
+        objects_outlive_their_domains_handle [write] one_process;
+        handles_move_between_threads [write];
+        handles_print_in_every_state [];
+    }
+    handshake {
+        endpoint_bytes_round_trip [write];
+        malformed_endpoints_are_typed_errors [];
+        second_connect_is_refused [write];
+        peer_of_another_transport_is_refused [write];
+        both_ends_agree_on_the_smaller_mtu [write];
+        both_ends_agree_on_outstanding_gets [];
+        sequence_numbers_are_drawn_for_each_queue_pair [];
+        sequence_numbers_wrap_in_a_transfer [write];
+        configuration_beyond_the_device_names_both_numbers [];
+        configuration_beyond_the_specification_is_refused [];
+        attributes_read_back_what_was_set [];
+        gid_index_beyond_the_table_is_refused [];
+        gid_is_chosen_by_its_bytes [];
+        wrong_queue_key_reaches_nobody [write];
+        queue_of_another_domain_is_refused [] one_process;
+    }
     write {
         put_writes_exactly_the_bytes_named [write];
         put_of_a_slice_lands_at_its_offset [write];
@@ -186,6 +222,7 @@ case_list! { $;
         nothing_falls_between_arming_and_waiting [write cq_channel];
         unarmed_queue_tells_nothing [write cq_channel];
         solicited_only_sleeps_through_the_rest [send cq_channel];
+        solicited_message_of_the_peer_wakes [send cq_channel];
         failure_wakes_whoever_waits_for_solicited_ones [write cq_channel];
         queue_without_a_channel_is_not_armed [];
     }
@@ -211,5 +248,78 @@ case_list! { $;
         lengths_around_packets_arrive_whole [write read];
         long_transfers_need_no_alignment [write];
         lengths_beyond_32_bits_are_not_truncated [write];
+    }
+    errors {
+        put_through_a_wrong_key_touches_nothing [write];
+        get_through_a_wrong_key_fetches_nothing [read];
+        put_beyond_a_region_touches_nothing [write];
+        get_beyond_a_region_fetches_nothing [read];
+        range_past_2_to_the_64_touches_nothing [write read];
+        put_without_the_right_touches_nothing [write];
+        get_without_the_right_fetches_nothing [read];
+        key_opens_its_own_region_only [write];
+        key_of_another_domain_opens_nothing [write];
+        key_is_dead_once_its_region_is_gone [write read];
+        wrong_local_key_fails_locally [write];
+        get_into_memory_that_may_not_be_written_fails [read];
+        sizes_that_do_not_fit_are_named [write read];
+        peer_that_is_gone_ends_in_an_error [write];
+        peer_in_error_ends_in_an_error [write];
+        error_stays_with_its_queue_pair [write];
+    }
+    root_cause {
+        first_error_is_the_cause_and_flushes_its_consequences [write];
+        each_id_completes_once_after_an_error [write];
+        queue_pair_is_in_error_after_an_error [write];
+        posting_after_an_error_flushes [write];
+        receives_are_flushed_after_an_error [write];
+        unsignaled_requests_are_accounted_for_after_an_error [write completions_in_order];
+        split_transfer_has_one_cause [write splits];
+    }
+    memory {
+        region_is_covered_to_its_last_byte [write];
+        many_regions_have_keys_of_their_own [write];
+        deregistering_hands_the_memory_back [read];
+        memory_can_be_registered_again [write];
+        regions_come_and_go [write];
+        dropped_region_fails_the_request_not_the_process [write];
+        dropped_destination_is_never_written_late [read];
+        region_dropped_by_the_peer_fails_the_request [write];
+        forgotten_region_goes_on_working [write];
+        contradictory_access_is_refused [];
+        views_stay_inside_their_region [];
+        region_of_no_bytes_does_no_harm [write];
+    }
+    teardown {
+        close_drains_what_is_in_flight [write];
+        close_drains_an_unsignaled_tail [write completions_in_order];
+        close_gives_up_at_its_deadline [write];
+        two_phase_close_beside_ones_own_poller [write];
+        closing_flushes_receives_and_blames_nobody [];
+        closing_while_the_peer_writes_is_quiet [write];
+        queue_pairs_drop_in_every_state [write];
+        handles_drop_in_every_order [write];
+        peer_may_go_first [write];
+        nothing_completes_after_a_drop [write];
+        completion_queue_outlives_its_queue_pairs [write];
+        forgotten_poller_harms_nobody [write];
+    }
+    capabilities {
+        put_is_as_advertised [];
+        get_is_as_advertised [];
+        put_with_immediate_is_as_advertised [];
+        send_is_as_advertised [];
+        atomics_are_as_advertised [];
+        fence_is_as_advertised [write];
+        unsignaled_requests_are_as_advertised [write];
+        inline_data_is_as_advertised [write];
+        inline_get_is_refused [read];
+        number_of_ranges_is_as_advertised [write];
+        queue_depths_are_as_advertised [write];
+        completion_queue_depth_is_as_advertised [];
+        completion_channels_are_as_advertised [];
+        asynchronous_events_are_as_advertised [];
+        loopback_is_as_advertised [write loopback];
+        capabilities_are_constant_and_consistent [];
     }
 }

@@ -9,7 +9,7 @@ use crate::{
 };
 use ibv_core::{
     Access, Caps, Connected, HeapMemory, IbvConfig, IbvCq, IbvDomain, IbvDomainImpl, IbvMemoryRegion,
-    IbvQpInfo, IbvWc, Poller, WcStatus, WrIds,
+    IbvQpInfo, IbvWc, Poller, QueuePair, WcStatus, WrIds,
 };
 use std::{fmt::Display, sync::Arc};
 
@@ -36,6 +36,8 @@ pub(crate) struct Link<D: IbvDomainImpl> {
     pub(crate) cq: Arc<IbvCq<D>>,
     pub(crate) peer: PeerQp,
     pub(crate) info: IbvQpInfo,
+    /// End b's endpoint.
+    pub(crate) theirs: IbvQpInfo,
 }
 
 /// Returns `Err` with a message where the condition does not hold.
@@ -161,9 +163,9 @@ impl<D: IbvDomainImpl> Ctx<'_, D> {
         ours: &IbvConfig,
         theirs: &IbvConfig,
     ) -> Result<Link<D>, String> {
-        let (qp, peer, info) = self.connect_on(&cq, ours, theirs)?;
+        let (qp, peer, [info, theirs]) = self.connect_on(&cq, ours, theirs)?;
         let poller = cq.poller().say("poller")?;
-        Ok(Link { qp, poller, cq, peer, info })
+        Ok(Link { qp, poller, cq, peer, info, theirs })
     }
 
     /// A connected queue pair that reports to `cq`; the queue's poller stays unclaimed.
@@ -172,14 +174,24 @@ impl<D: IbvDomainImpl> Ctx<'_, D> {
         cq: &Arc<IbvCq<D>>,
         ours: &IbvConfig,
         theirs: &IbvConfig,
-    ) -> Result<(Connected<D::QueuePair>, PeerQp, IbvQpInfo), String> {
+    ) -> Result<(Connected<D::QueuePair>, PeerQp, [IbvQpInfo; 2]), String> {
         let mut qp = self.a.create_queue_pair(ours.clone(), cq, cq).say("create_qp")?;
         let info = qp.get_qp_info().say("get_qp_info")?;
         let (peer, their_info) = self.b.create_qp(theirs, false)?;
         // The responder first: it has to be ready before the first request arrives.
         self.b.connect(peer, &info)?;
         let qp = qp.connect(&their_info).map_err(|(_, e)| format!("connect: {e}"))?;
-        Ok((qp, peer, info))
+        Ok((qp, peer, [info, their_info]))
+    }
+
+    /// A queue pair that has not met its peer, and its completion queue.
+    pub(crate) fn unconnected(
+        &self,
+        config: &IbvConfig,
+    ) -> Result<(QueuePair<D::QueuePair>, Arc<IbvCq<D>>), String> {
+        let cq = self.a.create_cq(depth_of(config)).say("create_cq")?;
+        let qp = self.a.create_queue_pair(config.clone(), &cq, &cq).say("create_qp")?;
+        Ok((qp, cq))
     }
 
     /// `len` zero bytes of end a.

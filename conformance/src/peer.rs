@@ -252,6 +252,11 @@ impl<'p> PeerEnd<'p> {
         expect!(self, Command::State { qp: qp.0 }, Reply::State(n) => QpState(n), "a state")
     }
 
+    /// The configuration in force, as negotiated.
+    pub(crate) fn config(&mut self, qp: PeerQp) -> Result<IbvConfig, String> {
+        expect!(self, Command::Config { qp: qp.0 }, Reply::Config(config) => *config, "a configuration")
+    }
+
     /// First phase of closing.
     pub(crate) fn start_close(&mut self, qp: PeerQp) -> Result<(), String> {
         expect!(self, Command::StartClose { qp: qp.0 }, Reply::Done => (), "an end")

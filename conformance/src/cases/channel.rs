@@ -109,3 +109,22 @@ pub(crate) fn queue_without_a_channel_is_not_armed<D: IbvDomainImpl>(c: &mut Ctx
     ensure!(link.poller.channel().is_none(), "a descriptor of a channel that was not asked for");
     Ok(())
 }
+
+/// The peer's solicited message wakes end a, armed for those only; its plain one before did not.
+pub(crate) fn solicited_message_of_the_peer_wakes<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
+    let (mut link, dst, src) = (c.link_with_channel()?, c.region(8)?, c.b.alloc(8)?);
+    for _ in 0..2 {
+        link.qp.post_recv(&[dst.view()]).say("post_recv")?;
+    }
+    link.poller.arm(true).say("arm")?;
+    c.b.post(link.peer, WireRequest::send(src.whole()))?;
+    c.wait.settle();
+    ensure_eq!(
+        link.poller.take_events().say("take_events")?,
+        0,
+        "events of a message that was not solicited"
+    );
+    c.b.post(link.peer, WireRequest::send(src.whole()).solicited())?;
+    event(c, &mut link)?;
+    c.ids(&mut link, 2).map(drop)
+}

@@ -68,6 +68,7 @@ impl<D: IbvDomainImpl> Agent<D> {
             Command::Post { qp, request } => self.post(qp, &request),
             Command::Poll { qp, max } => self.poll(qp, max),
             Command::State { qp } => self.state(qp),
+            Command::Config { qp } => self.config(qp),
             Command::StartClose { qp } => self.start_close(qp),
             Command::DropQp { qp } => {
                 self.qps.remove(&qp).map(|_| Reply::Done).ok_or_else(|| no("queue pair", qp))
@@ -247,6 +248,14 @@ impl<D: IbvDomainImpl> Agent<D> {
             Stage::Gone => return Err("the queue pair is gone".into()),
         };
         state.map(|s| Reply::State(s.0)).map_err(say)
+    }
+
+    fn config(&mut self, id: u32) -> Result<Reply, String> {
+        match &self.slot(id)?.stage {
+            Stage::Unconnected(qp) => Ok(Reply::Config(Box::new(qp.config().clone()))),
+            Stage::Connected(qp) => Ok(Reply::Config(Box::new(qp.config().clone()))),
+            _ => Err("the queue pair is closing".into()),
+        }
     }
 
     fn start_close(&mut self, id: u32) -> Result<Reply, String> {

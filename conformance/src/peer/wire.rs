@@ -134,6 +134,9 @@ pub(crate) enum Command {
     State {
         qp: u32,
     },
+    Config {
+        qp: u32,
+    },
     StartClose {
         qp: u32,
     },
@@ -173,6 +176,7 @@ pub(crate) enum Reply {
     },
     Completions(Vec<IbvWc>),
     State(u32),
+    Config(Box<IbvConfig>),
     Count(u32),
     Failed(String),
 }

@@ -1,0 +1,264 @@
+//! How things end: closing in two phases, and dropping in any state and any order.
+
+use super::prelude::*;
+use ibv_core::{Closed, Connected, ErrorKind, IbvCq, IbvWc, QpState, Request, WcStatus};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// A queue pair whose completion queue nobody polls but itself, with its region and peer.
+struct Own<D: IbvDomainImpl> {
+    qp: Connected<D::QueuePair>,
+    _cq: Arc<IbvCq<D>>,
+    src: Region<D>,
+    dst: PeerRegion,
+}
+
+fn own<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Result<Own<D>, String> {
+    let config = c.config();
+    let cq = c.a.create_cq(depth_of(&config)).say("create_cq")?;
+    let (qp, _, _) = c.connect_on(&cq, &config, &config)?;
+    Ok(Own { qp, _cq: cq, src: c.patterned(256, 1)?, dst: c.b.alloc(256)? })
+}
+
+/// Closes, at the latest in `wait`'s time; a simulated fabric runs beforehand, since `close` can not.
+fn close<D: IbvDomainImpl>(c: &Ctx<'_, D>, qp: Connected<D::QueuePair>) -> Result<Closed, String> {
+    c.wait.settle();
+    qp.close(Instant::now() + c.wait.deadline).map_err(|(_, e)| format!("close: {e}"))
+}
+
+/// Row 36: `close` moves to ERR and waits until nothing is in flight.
+pub(crate) fn close_drains_what_is_in_flight<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
+    for requests in [0, 1, 20] {
+        let mut own = own(c)?;
+        own.qp.post_recv(&[]).say("post_recv")?;
+        for _ in 0..requests {
+            let _ids = own.qp.put(own.dst.remote, own.src.view()).say("put")?;
+        }
+        ensure_eq!(
+            close(c, own.qp)?,
+            Closed::Drained,
+            "close with {requests} requests and a receive in flight"
+        );
+    }
+    Ok(())
+}
+
+/// Unsignaled successes stay silent in ERR too; `close` knows when they are through.
+pub(crate) fn close_drains_an_unsignaled_tail<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
+    for tail in [1, 5] {
+        let mut own = own(c)?;
+        let (view, mut batch) = ([own.src.view()], own.qp.batch());
+        let _ids = batch.push(&Request::put(own.dst.remote, &view)).say("put")?;
+        for _ in 0..tail {
+            let _ids = batch.push(&Request::put(own.dst.remote, &view).unsignaled()).say("unsignaled put")?;
+        }
+        batch.ring().say("ring")?;
+        ensure_eq!(close(c, own.qp)?, Closed::Drained, "close with {tail} silent requests at the end");
+    }
+    Ok(())
+}
+
+/// Whoever can not poll waits no longer than asked, and says what it left.
+pub(crate) fn close_gives_up_at_its_deadline<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
+    let (Link { mut qp, poller, cq, .. }, src, dst) = (c.link()?, c.patterned(8, 2)?, c.b.alloc(8)?);
+    qp.post_recv(&[]).say("post_recv")?;
+    for _ in 0..3 {
+        let _ids = qp.put(dst.remote, src.view()).say("put")?;
+    }
+    // The poller is claimed here, and nobody polls.
+    let closed =
+        qp.close(Instant::now() + Duration::from_millis(20)).map_err(|(_, e)| format!("close: {e}"))?;
+    ensure_eq!(closed, Closed::Abandoned { sends: 3, recvs: 1 }, "close beside an idle poller");
+    drop((poller, cq));
+    Ok(())
+}
+
+/// Two phases beside one's own polling: ERR first, then everything reports, then it is drained.
+pub(crate) fn two_phase_close_beside_ones_own_poller<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
+    let (Link { mut qp, mut poller, cq: _cq, .. }, src, dst) = (c.link()?, c.patterned(8, 3)?, c.b.alloc(8)?);
+    let recv = qp.post_recv(&[]).say("post_recv")?;
+    let mut want = vec![recv];
+    for _ in 0..4 {
+        want.extend(qp.put(dst.remote, src.view()).say("put")?.iter());
+    }
+    let mut closing = qp.start_close().map_err(|(_, e)| format!("start_close: {e}"))?;
+    ensure_eq!(closing.state().say("state")?, QpState::ERR, "state after the first phase");
+    let wcs = wait_on(&c.wait, &mut poller, 5)?;
+    let mut got: Vec<_> = wcs.iter().map(|wc| wc.wr_id).collect();
+    got.sort_unstable();
+    want.sort_unstable();
+    ensure_eq!(got, want, "ids that report");
+    let ends = [WcStatus::SUCCESS, WcStatus::WR_FLUSH_ERR];
+    ensure!(wcs.iter().all(|wc| ends.contains(&wc.status)), "neither done nor flushed: {}", list(&wcs));
+    ensure!(closing.is_drained(), "every request reported, and it is not drained");
+    ensure_eq!(closing.finish(), Closed::Drained, "close");
+    Ok(())
+}
+
+/// Closing is no failure: no root cause is kept of flushes, and the receive it flushed says so.
+pub(crate) fn closing_flushes_receives_and_blames_nobody<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
+    let (Link { mut qp, mut poller, cq: _cq, .. }, mine) = (c.link()?, c.region(8)?);
+    let recv = qp.post_recv(&[mine.view()]).say("post_recv")?;
+    qp.queue_pair().enter_error().say("enter_error")?;
+    let wc = wait_on(&c.wait, &mut poller, 1)?[0];
+    ensure_eq!((wc.wr_id, wc.status), (recv, WcStatus::WR_FLUSH_ERR), "the receive");
+    ensure_eq!(qp.first_error(), None, "root cause of a closed queue pair");
+    Ok(())
+}
+
+/// The peer may go on writing while this end closes.
+pub(crate) fn closing_while_the_peer_writes_is_quiet<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
+    let (mut config, dst, src) = (c.config(), c.region(4096)?, c.b.alloc(4096)?);
+    (config.retry_cnt, config.timeout) = (1, 10);
+    let Link { qp, poller, cq, peer, .. } = c.link_with(&config, &config)?;
+    for _ in 0..8 {
+        c.b.post(peer, WireRequest::put(dst.remote(), src.whole()))?;
+    }
+    (c.wait.progress)();
+    let closing = qp.start_close().map_err(|(_, e)| format!("start_close: {e}"))?;
+    (c.wait.progress)();
+    ensure_eq!(closing.finish(), Closed::Drained, "close of a queue pair that had posted nothing");
+    drop((poller, cq, dst));
+    let wcs = c.b.wait(peer, 8)?;
+    ensure_eq!(wcs.len(), 8, "end b's completions");
+    Ok(())
+}
+
+/// T9, row 14: dropping is safe in RESET, RTS, with work in flight, in ERR, and while closing.
+pub(crate) fn queue_pairs_drop_in_every_state<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
+    let (src, dst) = (c.patterned(64, 4)?, c.b.alloc(64)?);
+    drop(c.unconnected(&c.config())?);
+    drop(c.link()?);
+    for steps in 0..4 {
+        let mut link = c.link()?;
+        link.qp.post_recv(&[src.view()]).say("post_recv")?;
+        for _ in 0..5 {
+            let _ids = link.qp.put(dst.remote, src.view()).say("put")?;
+        }
+        for _ in 0..steps {
+            (c.wait.progress)();
+        }
+        drop(link);
+    }
+    let mut link = c.link()?;
+    let stale = ibv_core::IbvRemoteMemoryRegionView { rkey: !dst.remote.rkey, ..dst.remote };
+    let ids = link.qp.put(stale, src.view()).say("put")?;
+    c.failure(&mut link, ids.first)?;
+    drop(link);
+    let mut link = c.link()?;
+    let _ids = link.qp.put(dst.remote, src.view()).say("put")?;
+    drop(link.qp.start_close().map_err(|(_, e)| format!("start_close: {e}"))?);
+    works(c)
+}
+
+/// T9: whatever goes first, nothing breaks: queue pair, poller, completion queue, region, batch.
+pub(crate) fn handles_drop_in_every_order<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
+    for order in orders() {
+        let (Link { mut qp, poller, cq, .. }, src, dst) = (c.link()?, c.patterned(64, 5)?, c.b.alloc(64)?);
+        for _ in 0..3 {
+            let _ids = qp.put(dst.remote, src.view()).say("put")?;
+        }
+        let (mut qp, mut poller, mut cq, mut src) = (Some(qp), Some(poller), Some(cq), Some(src));
+        for what in order {
+            match what {
+                0 => drop(qp.take()),
+                1 => drop(poller.take()),
+                2 => drop(cq.take()),
+                _ => drop(src.take()),
+            }
+            (c.wait.progress)();
+        }
+        c.wait.settle();
+    }
+    works(c)
+}
+
+/// All orders of four.
+fn orders() -> Vec<Vec<u8>> {
+    let pick = |(from, done): (Vec<u8>, Vec<u8>)| {
+        (0..from.len()).map(move |i| {
+            let (mut from, mut done) = (from.clone(), done.clone());
+            done.push(from.remove(i));
+            (from, done)
+        })
+    };
+    let mut all = vec![(vec![0, 1, 2, 3], vec![])];
+    for _ in 0..4 {
+        all = all.into_iter().flat_map(pick).collect();
+    }
+    all.into_iter().map(|(_, done)| done).collect()
+}
+
+/// A new connection of the same domains moves bytes: nothing before has broken them.
+fn works<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
+    let (mut link, src, dst) = (c.link()?, c.patterned(32, 6)?, c.b.alloc(32)?);
+    let ids = link.qp.put(dst.remote, src.view()).say("put")?;
+    c.finish(&mut link, ids)?;
+    c.b.expect_pattern(dst, 6)
+}
+
+/// T9: the peer goes first, with bytes on their way both ways.
+pub(crate) fn peer_may_go_first<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
+    let mut config = c.config();
+    (config.retry_cnt, config.timeout) = (1, 10);
+    let (mut link, mine, theirs) = (c.link_with(&config, &config)?, c.region(4096)?, c.b.alloc(4096)?);
+    for _ in 0..4 {
+        let _ids = link.qp.put(theirs.remote, mine.view()).say("put")?;
+        c.b.post(link.peer, WireRequest::put(mine.remote(), theirs.whole()))?;
+    }
+    (c.wait.progress)();
+    c.b.drop_qp(link.peer)?;
+    let wcs = c.completions(&mut link, 4)?;
+    ensure_eq!(wcs.len(), 4, "completions of what was in flight");
+    drop(link);
+    works(c)
+}
+
+/// No completion of a queue pair is written once it is gone.
+pub(crate) fn nothing_completes_after_a_drop<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
+    let (Link { mut qp, mut poller, cq: _cq, .. }, src, dst) =
+        (c.link()?, c.patterned(64, 7)?, c.b.alloc(64)?);
+    for _ in 0..6 {
+        let _ids = qp.put(dst.remote, src.view()).say("put")?;
+    }
+    qp.post_recv(&[src.view()]).say("post_recv")?;
+    drop(qp);
+    let mut out = [IbvWc::default(); 16];
+    while poller.poll(&mut out).say("poll")? > 0 {}
+    c.wait.settle();
+    let late = poller.poll(&mut out).say("poll")?;
+    ensure!(late == 0, "a completion of a queue pair that is gone: {}", list(&out[..late]));
+    Ok(())
+}
+
+/// A completion queue serves one connection after the other.
+pub(crate) fn completion_queue_outlives_its_queue_pairs<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
+    let (config, src, dst) = (c.config(), c.patterned(16, 8)?, c.b.alloc(16)?);
+    let cq = c.a.create_cq(depth_of(&config)).say("create_cq")?;
+    let mut poller = cq.poller().say("poller")?;
+    for round in 0..8 {
+        let (mut qp, _, _) =
+            c.connect_on(&cq, &config, &config).map_err(|e| format!("round {round}: {e}"))?;
+        let ids = qp.put(dst.remote, src.view()).say("put")?;
+        let got = ids_of(&wait_on(&c.wait, &mut poller, 1)?)?;
+        ensure_eq!(got, Vec::from(ids), "ids in round {round}");
+        drop(qp);
+        // The share of the dead one returns once the queue was seen empty.
+        poller.poll(&mut [IbvWc::default()]).say("poll")?;
+    }
+    Ok(())
+}
+
+/// `mem::forget` of a poller is safe code: the queue is polled no more, nothing else happens.
+pub(crate) fn forgotten_poller_harms_nobody<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
+    let (Link { mut qp, poller, cq, .. }, src, dst) = (c.link()?, c.patterned(16, 9)?, c.b.alloc(16)?);
+    let _ids = qp.put(dst.remote, src.view()).say("put")?;
+    std::mem::forget(poller);
+    let e = cq.poller().err().say("a second poller was handed out")?;
+    ensure_eq!(e.kind(), ErrorKind::InUse, "kind of the error");
+    c.b.expect_pattern(dst, 9)?;
+    drop((qp, cq));
+    works(c)
+}
