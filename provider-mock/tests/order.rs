@@ -185,7 +185,8 @@ fn program(fabric: &Fabric) -> String {
         (0..round).for_each(|_| assert!(fabric.step()));
         if round % 2 == 1 {
             fabric.run();
-            (a.poll(), b.poll());
+            a.poll();
+            b.poll();
         }
     }
     fabric.trace()
