@@ -30,7 +30,7 @@ enum Command {
     /// List every provider and its devices, or why it has none
     Devices(DevicesArgs),
     /// Put a file into a peer's registered memory, get it back, and compare checksums
-    #[command(after_long_help = exit_codes())]
+    #[command(after_long_help = exit_codes(), args_override_self = true)]
     Transfer(TransferArgs),
 }
 
@@ -101,11 +101,16 @@ fn size(text: &str) -> Result<usize, String> {
 /// Runs the command line `args` with the providers that `registry` lists, prints, and says how it ended.
 /// `registry` is asked anew whenever a command needs a list of its own.
 pub fn run(args: impl IntoIterator<Item = OsString>, registry: &dyn Fn() -> Registry) -> ExitCode {
+    exit_code(args, registry).into()
+}
+
+/// The same; the exit code as one of [`Failure::CODES`].
+pub fn exit_code(args: impl IntoIterator<Item = OsString>, registry: &dyn Fn() -> Registry) -> u8 {
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(usage) => {
             let _ = usage.print();
-            return ExitCode::from(usage.exit_code() as u8);
+            return usage.exit_code() as u8;
         }
     };
     let done = match cli.command {
@@ -113,10 +118,10 @@ pub fn run(args: impl IntoIterator<Item = OsString>, registry: &dyn Fn() -> Regi
         Command::Transfer(args) => transfer(&args, registry()),
     };
     match done {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => 0,
         Err(failure) => {
             eprintln!("error: {failure}");
-            ExitCode::from(failure.code())
+            failure.code()
         }
     }
 }
@@ -169,6 +174,7 @@ fn listen(
     watch: &mut dyn Watch,
 ) -> Result<transfer::Report, Failure> {
     let (chosen, domain) = one_end(args, registry)?;
+    crate::file::Destination::create(&args.file)?;
     let unreachable = |source| Failure::Unreachable { addr: addr.into(), source };
     let listener = TcpListener::bind(addr).map_err(unreachable)?;
     eprintln!("listening on {}", listener.local_addr().map_err(unreachable)?);

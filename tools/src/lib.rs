@@ -16,5 +16,5 @@ mod file;
 mod memory;
 pub mod transfer;
 
-pub use cli::run;
+pub use cli::{exit_code, run};
 pub use failure::Failure;

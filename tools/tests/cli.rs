@@ -18,7 +18,7 @@ fn folder() -> tempfile::TempDir {
 
 fn file(folder: &Path, bytes: usize) -> std::path::PathBuf {
     let path = folder.join("source.bin");
-    let content: Vec<u8> = (0..bytes).map(|i| (i * 31 >> 3) as u8).collect();
+    let content: Vec<u8> = (0..bytes).map(|i| ((i * 31) >> 3) as u8).collect();
     fs::write(&path, content).unwrap();
     path
 }
@@ -99,7 +99,7 @@ fn a_missing_file_is_code_10() {
 fn an_unreadable_file_is_code_11() {
     let dir = folder();
     let path = file(dir.path(), 10);
-    fs::set_permissions(&path, Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o000)).unwrap();
     // Root may read everything, so the command runs as nobody, from where nobody may go.
     let program = dir.path().join("ibv");
     fs::copy(assert_cmd::cargo::cargo_bin("ibv"), &program).unwrap();
