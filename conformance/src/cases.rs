@@ -147,6 +147,7 @@ case_list! { $;
         receive_of_an_immediate_tells_length_and_kind [write_with_imm];
         plain_put_takes_no_receive [write write_with_imm];
         split_put_delivers_its_immediate_once [write write_with_imm splits];
+        bytes_are_there_when_their_own_immediate_is [write_with_imm];
         put_of_no_bytes_delivers_its_immediate [write_with_imm];
         send_without_an_immediate_reports_none [send send_with_imm];
         immediates_come_from_the_peer_too [write_with_imm];

@@ -232,8 +232,11 @@ pub(crate) fn sends_and_receives_report_to_their_own_queues<D: IbvDomainImpl>(c:
     let send = qp.send(src.view()).say("send")?;
     let mut sends = send_cq.poller().say("poller")?;
     let mut recvs = recv_cq.poller().say("poller")?;
-    ensure_eq!(ids_of(&wait_on(&c.wait, &mut sends, 1)?)?, [send.first], "ids on the send queue");
-    ensure_eq!(ids_of(&wait_on(&c.wait, &mut recvs, 1)?)?, [recv], "ids on the receive queue");
+    let (sent, received) = (wait_on(&c.wait, &mut sends, 1)?, wait_on(&c.wait, &mut recvs, 1)?);
+    ensure_eq!(ids_of(&sent)?, [send.first], "ids on the send queue");
+    ensure_eq!(ids_of(&received)?, [recv], "ids on the receive queue");
+    // The first request of either queue has the same id.
+    ensure_eq!((sent[0].opcode, received[0].opcode), (WcOpcode::SEND, WcOpcode::RECV), "opcodes");
     Ok(())
 }
 

@@ -103,6 +103,22 @@ pub(crate) fn split_put_delivers_its_immediate_once<D: IbvDomainImpl>(c: &mut Ct
     Ok(())
 }
 
+/// T13: whatever the order of messages, an immediate comes after the bytes of its own work request.
+pub(crate) fn bytes_are_there_when_their_own_immediate_is<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
+    let len = 4096.min(c.caps().max_msg_size).min(c.b.caps.max_msg_size);
+    let (mut link, src, dst) = (c.link()?, c.region(len)?, c.b.alloc(len)?);
+    for round in 0..8 {
+        src.write_at(0, &pattern(round, len)).say("fill")?;
+        c.b.post_recv(link.peer, &[])?;
+        let ids = link.qp.put_with_imm(dst.remote, src.view(), ASYMMETRIC).say("put_with_imm")?;
+        ensure_eq!(ids.count, 1, "work requests");
+        ensure_eq!(c.b.wait(link.peer, 1)?[0].imm(), Some(ASYMMETRIC), "immediate");
+        c.b.expect_pattern_now(dst, round).map_err(|e| format!("round {round}: {e}"))?;
+        c.finish(&mut link, ids)?;
+    }
+    Ok(())
+}
+
 /// T11: nothing but the immediate.
 pub(crate) fn put_of_no_bytes_delivers_its_immediate<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
     let (mut link, src, dst) = (c.link()?, c.region(8)?, c.b.alloc(8)?);

@@ -66,8 +66,9 @@ pub(crate) fn queue_pair_is_in_error_after_an_error<D: IbvDomainImpl>(c: &mut Ct
     if !fails_as_one(&link) {
         return Err(c.skip("a datagram transport fails request by request"));
     }
+    ensure_eq!(link.qp.state().say("state")?, QpState::RTS, "state before the error");
     one_of_n_fails(c, &mut link, 2, 0)?;
-    ensure_eq!(link.qp.state().say("state")?, QpState::ERR, "state");
+    ensure_eq!(link.qp.state().say("state")?, QpState::ERR, "state after the error");
     Ok(())
 }
 
