@@ -10,6 +10,8 @@
 //! while completions of the old one are still queued. It also tells a receive from a send in an
 //! error completion, where `opcode` is undefined.
 
+#[cfg(feature = "recorder")]
+use crate::recorder::{Counters, FlightRecord, PosterLog, RootCause};
 use crate::{
     caps::Caps,
     config::IbvConfig,
@@ -46,6 +48,8 @@ pub struct QpCore {
     /// The domain's capabilities, narrowed to what the queue pair was created with.
     limits: Caps,
     config: IbvConfig,
+    #[cfg(feature = "recorder")]
+    pub(crate) log: PosterLog,
     connected: bool,
     /// Claimed by the first `poll_completion`; before `cqs`, so that they go back first.
     pollers: [Option<Box<dyn CompletionQueue>>; 2],
@@ -73,16 +77,18 @@ impl QpCore {
         config.validate(&caps)?;
         let config = config.resolve(&caps);
         let limits = narrowed(caps, &config);
-        let owner = Arc::new(Owner::new(NEXT_OWNER.fetch_add(1, Relaxed)));
+        let owner = Arc::new(Owner::new(NEXT_OWNER.fetch_add(1, Relaxed), config.flight_recorder));
         let send = Arc::new(Route::new(owner.clone(), config.max_send_wr, limits.completions_in_order));
         let recv = Arc::new(Route::new(owner, config.max_recv_wr, false));
         let send_slot = send_cq.attach(&send)?;
         let recv_slot = recv_cq.attach(&recv).inspect_err(|_| send_cq.close_route(send_slot))?;
         Ok(Self {
             send: WorkQueue::new(send_slot, send),
-            plain: Plain::new(&limits),
+            plain: Plain::new(&limits, cfg!(feature = "recorder") && config.flight_recorder > 0),
             recv: WorkQueue::open(recv_slot, recv),
             limits,
+            #[cfg(feature = "recorder")]
+            log: PosterLog::new(config.flight_recorder),
             config,
             connected: false,
             pollers: [None, None],
@@ -140,6 +146,24 @@ impl QpCore {
             Some(poller) => Ok(&mut **poller),
             empty => Ok(&mut **empty.insert(self.cqs[i].clone().claim_sole(self.send.owner())?)),
         }
+    }
+}
+
+#[cfg(feature = "recorder")]
+impl QpCore {
+    /// What the queue pair has done so far.
+    pub fn counters(&self) -> Counters {
+        Counters::of(&self.log, [&self.send, &self.recv])
+    }
+
+    /// Its last operations, as many as `IbvConfig::flight_recorder` says, and what became of each.
+    pub fn flight_record(&self) -> FlightRecord {
+        FlightRecord::of(&self.log, self)
+    }
+
+    /// Its first failure that was not a mere flush, with the record.
+    pub fn root_cause(&self) -> Option<RootCause> {
+        self.first_error().map(|error| RootCause { error, record: self.flight_record() })
     }
 }
 

@@ -13,6 +13,8 @@ use crate::{
 use std::{mem::ManuallyDrop, slice};
 
 mod closing;
+#[cfg(feature = "recorder")]
+mod record;
 pub use closing::{Closed, Closing};
 
 /// A queue pair that has not met its peer. It can take receives and be connected.
@@ -194,6 +196,11 @@ impl<Q: IbvQueuePair> Connected<Q> {
     /// `TooManySge`, `QueueFull`, or the device's; nothing was posted.
     pub fn post_recv(&mut self, dst: &[IbvMemoryRegionView<'_>]) -> Result<u64, PostError> {
         post::recv(&mut self.0, dst)
+    }
+
+    #[cfg(feature = "recorder")]
+    fn qp(&self) -> &Q {
+        &self.0
     }
 
     /// The queue pair itself, for code that is generic over the trait: `put` and `get` with ids in a

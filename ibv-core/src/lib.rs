@@ -59,6 +59,9 @@ pub mod memory;
 pub mod post;
 pub mod provider;
 pub mod queue_pair;
+#[cfg(feature = "recorder")]
+#[cfg_attr(docsrs, doc(cfg(feature = "recorder")))]
+pub mod recorder;
 pub mod registry;
 mod sync;
 #[cfg(feature = "verbs")]

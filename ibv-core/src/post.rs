@@ -11,6 +11,8 @@ use crate::{
     queue_pair::IbvQueuePair,
     wr::{Op, Payload, RecvRequest, Request, WorkRequest, WrIds},
 };
+#[cfg(feature = "recorder")]
+use crate::{core::QpCore, recorder::Built};
 use std::slice;
 
 mod split;
@@ -39,7 +41,8 @@ impl One {
 }
 
 /// Largest request of one range that needs no second look, bytes: for put, get and put with immediate.
-/// 0 where the device lacks the operation, so that one comparison answers both.
+/// 0 where the device lacks the operation, or where a flight recorder wants to see each request, so that
+/// one comparison answers all three.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plain {
     write: usize,
@@ -48,8 +51,8 @@ pub(crate) struct Plain {
 }
 
 impl Plain {
-    pub(crate) fn new(caps: &Caps) -> Self {
-        let max = |support: Support| if support.present() { caps.max_msg_size } else { 0 };
+    pub(crate) fn new(caps: &Caps, recording: bool) -> Self {
+        let max = |op: Support| if op.present() && !recording { caps.max_msg_size } else { 0 };
         Self { write: max(caps.write), read: max(caps.read), write_with_imm: max(caps.write_with_imm) }
     }
     #[inline]
@@ -79,8 +82,16 @@ pub(crate) fn enqueue_one<Q: IbvQueuePair + ?Sized>(
         return enqueue_rare(qp, one, local, remote);
     };
     let parts = Parts { op: one.op(), signaled: true, fence: false, solicited: false, remote };
-    qp.enqueue(&parts.request(first, Payload::Sges(slice::from_ref(&local))))?;
-    qp.core_mut(FromCore(())).send.advance(1, true);
+    let built = qp.enqueue(&parts.request(first, Payload::Sges(slice::from_ref(&local))));
+    #[cfg(feature = "recorder")]
+    if built.is_err() {
+        qp.core_mut(FromCore(())).log.count_refused();
+    }
+    built?;
+    let core = qp.core_mut(FromCore(()));
+    core.send.advance(1, true);
+    #[cfg(feature = "recorder")]
+    core.log.count(one.op(), local.len());
     Ok(WrIds { first, count: 1 })
 }
 
@@ -95,8 +106,26 @@ fn enqueue_rare<Q: IbvQueuePair + ?Sized>(
     enqueue(qp, &Request::new(one.op(), remote, Payload::Sges(&[local])))
 }
 
+/// The end of a request that was refused.
+#[cold]
+fn refuse<Q: IbvQueuePair + ?Sized>(
+    _qp: &mut Q,
+    _req: &Request<'_>,
+    why: PostError,
+) -> Result<WrIds, PostError> {
+    #[cfg(feature = "recorder")]
+    _qp.core_mut(FromCore(()))
+        .log
+        .refused(why, || Built::send(0, _req.op, _req.signaled, _req.local, _req.remote));
+    Err(why)
+}
+
 /// Checks `req`, takes its credits and builds it. On `Err` the request left nothing behind.
 pub(crate) fn enqueue<Q: IbvQueuePair + ?Sized>(qp: &mut Q, req: &Request<'_>) -> Result<WrIds, PostError> {
+    checked(qp, req).or_else(|e| refuse(qp, req, e))
+}
+
+fn checked<Q: IbvQueuePair + ?Sized>(qp: &mut Q, req: &Request<'_>) -> Result<WrIds, PostError> {
     let caps = qp.core().limits();
     let len = transfer_len(caps, req)?;
     if let Payload::Sges(sges) = req.local {
@@ -106,8 +135,12 @@ pub(crate) fn enqueue<Q: IbvQueuePair + ?Sized>(qp: &mut Q, req: &Request<'_>) -
         }
     }
     let ids = qp.core_mut(FromCore(())).send.reserve(1, req.signaled)?;
-    qp.enqueue(&Parts::of(req).request(ids.first, req.local))?;
-    qp.core_mut(FromCore(())).send.advance(1, req.signaled);
+    let parts = Parts::of(req);
+    qp.enqueue(&parts.request(ids.first, req.local))?;
+    let core = qp.core_mut(FromCore(()));
+    core.send.advance(1, req.signaled);
+    #[cfg(feature = "recorder")]
+    parts.record(core, ids.first, req.local, len);
     Ok(ids)
 }
 
@@ -139,6 +172,11 @@ impl Parts {
     fn request(self, id: u64, local: Payload<'_>) -> WorkRequest<'_> {
         let Self { op, signaled, fence, solicited, remote } = self;
         WorkRequest { id, op, signaled, fence, solicited, local, remote }
+    }
+    #[cfg(feature = "recorder")]
+    fn record(self, core: &mut QpCore, id: u64, local: Payload<'_>, len: usize) {
+        core.log.count(self.op, len);
+        core.log.keep(|| Built::send(id, self.op, self.signaled, local, self.remote));
     }
 }
 
@@ -194,7 +232,12 @@ pub(crate) fn ring<Q: IbvQueuePair + ?Sized>(qp: &mut Q) -> Result<(), PostError
         None => qp.ring_doorbell(FromCore(())),
     };
     match done {
-        Ok(()) => qp.core_mut(FromCore(())).send.commit(),
+        Ok(()) => {
+            let core = qp.core_mut(FromCore(()));
+            #[cfg(feature = "recorder")]
+            core.log.rung();
+            core.send.commit();
+        }
         Err(_) => forget(qp),
     }
     done
@@ -211,13 +254,38 @@ pub(crate) fn discard<Q: IbvQueuePair + ?Sized>(qp: &mut Q) {
 #[cold]
 #[inline(never)]
 fn forget<Q: IbvQueuePair + ?Sized>(qp: &mut Q) {
+    void(qp, None);
+}
+
+/// Un-builds everything since the last ring; `why` makes the next ring fail.
+fn void<Q: IbvQueuePair + ?Sized>(qp: &mut Q, why: Option<PostError>) {
     qp.discard(FromCore(()));
-    qp.core_mut(FromCore(())).send.forget(None);
+    let core = qp.core_mut(FromCore(()));
+    core.send.forget(why);
+    #[cfg(feature = "recorder")]
+    core.log.discarded();
 }
 
 /// Posts one receive. Zero bytes are a legal receive: an immediate needs no room.
 #[inline]
 pub(crate) fn recv<Q: IbvQueuePair + ?Sized>(
+    qp: &mut Q,
+    sges: &[IbvMemoryRegionView<'_>],
+) -> Result<u64, PostError> {
+    let done = checked_recv(qp, sges);
+    #[cfg(feature = "recorder")]
+    {
+        let (log, request) = (&mut qp.core_mut(FromCore(())).log, Payload::Sges(sges));
+        match done {
+            Ok(id) => log.posted_recv(|| Built::recv(id, request)),
+            Err(e) => log.refused(e, || Built::recv(0, request)),
+        }
+    }
+    done
+}
+
+#[inline]
+fn checked_recv<Q: IbvQueuePair + ?Sized>(
     qp: &mut Q,
     sges: &[IbvMemoryRegionView<'_>],
 ) -> Result<u64, PostError> {

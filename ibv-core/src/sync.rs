@@ -6,12 +6,16 @@
 //! RUSTFLAGS="--cfg loom" cargo test -p ibv-core --release --lib loom
 //! ```
 
+#[cfg(all(feature = "recorder", not(loom)))]
+pub(crate) use std::sync::atomic::fence;
 #[cfg(not(loom))]
 pub(crate) use std::sync::{
     Mutex, MutexGuard,
     atomic::{AtomicU64, Ordering},
 };
 
+#[cfg(all(feature = "recorder", loom))]
+pub(crate) use ::loom::sync::atomic::fence;
 #[cfg(loom)]
 pub(crate) use ::loom::sync::{
     Mutex, MutexGuard,

@@ -1,5 +1,7 @@
 //! The poller's side of one work queue: how many of its requests are finished, and what failed first.
 
+#[cfg(feature = "recorder")]
+use crate::recorder::PollerLog;
 use crate::{
     error::{WcStatus, WorkRequestError},
     sync::{
@@ -17,11 +19,19 @@ pub(crate) struct Owner {
     pub(crate) id: u64,
     /// The first failure on either side; with two pollers, the one that was polled first.
     first_error: OnceLock<WorkRequestError>,
+    /// Completions that each route's recorder keeps.
+    #[cfg(feature = "recorder")]
+    keep: u32,
 }
 
 impl Owner {
-    pub(crate) fn new(id: u64) -> Self {
-        Self { id, first_error: OnceLock::new() }
+    pub(crate) fn new(id: u64, _keep: u32) -> Self {
+        Self {
+            id,
+            first_error: OnceLock::new(),
+            #[cfg(feature = "recorder")]
+            keep: _keep,
+        }
     }
 }
 
@@ -38,6 +48,8 @@ pub(crate) struct Route {
     retired: AtomicU64,
     /// Requests that the device was told of. Written by the poster alone, before it tells.
     told: Line,
+    #[cfg(feature = "recorder")]
+    pub(crate) log: PollerLog,
 }
 
 /// A counter on a cache line of its own: the other side's counter is written as often.
@@ -49,12 +61,23 @@ impl Route {
     pub(crate) fn new(owner: Arc<Owner>, depth: u32, in_order: bool) -> Self {
         let window = if in_order { u64::from(depth) } else { 0 };
         let (retired, told) = (AtomicU64::new(0), Line(AtomicU64::new(0)));
-        Self { owner, depth, in_order, window, retired, told }
+        #[cfg(feature = "recorder")]
+        let log = PollerLog::new(owner.keep);
+        Self {
+            owner,
+            depth,
+            in_order,
+            window,
+            retired,
+            told,
+            #[cfg(feature = "recorder")]
+            log,
+        }
     }
 
     /// The route of a slot that has none: it retires nothing.
     pub(crate) fn nobody() -> Self {
-        Self::new(Arc::new(Owner::new(0)), 0, true)
+        Self::new(Arc::new(Owner::new(0, 0)), 0, true)
     }
 
     /// Returns the credits that `wc` proves free; false if it answers no request in flight. Called by
@@ -67,8 +90,13 @@ impl Route {
             if self.in_order || retired >= self.told.0.load(Acquire) {
                 return false;
             }
+            // Receives are never in order.
+            #[cfg(feature = "recorder")]
+            self.log.received(wc);
             ahead = 0;
         }
+        #[cfg(feature = "recorder")]
+        self.log.polled(wc);
         self.retired.store(retired + ahead + 1, Release);
         if wc.status != WcStatus::SUCCESS {
             self.note(wc);
@@ -89,6 +117,8 @@ impl Route {
 
     #[cold]
     fn note(&self, wc: &IbvWc) {
+        #[cfg(feature = "recorder")]
+        self.log.failed(wc);
         if let Err(e) = wc.result()
             && !e.is_wr_flush_err()
         {

@@ -176,6 +176,20 @@ impl WorkQueue {
         self.silent[1].at_end(self.posted) > 0
     }
 
+    /// Whether the request of this id, one of this queue's, is known to be finished. Says nothing where
+    /// completions come in any order.
+    #[cfg(feature = "recorder")]
+    pub(crate) fn has_retired(&self, wr_id: u64) -> bool {
+        let mine = (wr_id >> SEQ_BITS) as u16 == self.slot;
+        let behind = self.route.retired().wrapping_sub(wr_id).wrapping_sub(1) & SEQ_MASK;
+        mine && self.route.in_order && behind < SEQ_MASK / 2
+    }
+
+    #[cfg(feature = "recorder")]
+    pub(crate) fn log(&self) -> &crate::recorder::PollerLog {
+        &self.route.log
+    }
+
     pub(crate) fn first_error(&self) -> Option<WorkRequestError> {
         self.route.first_error()
     }

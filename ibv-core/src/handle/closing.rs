@@ -115,6 +115,11 @@ impl<Q: IbvQueuePair> Closing<Q> {
         }
     }
 
+    #[cfg(feature = "recorder")]
+    pub(super) fn qp(&self) -> &Q {
+        &self.0
+    }
+
     fn poll_own(&mut self) {
         let mut wcs = [IbvWc::default(); 16];
         for target in [PollTarget::Send, PollTarget::Recv] {

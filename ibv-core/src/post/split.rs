@@ -1,6 +1,6 @@
 //! Transfers that need more than one work request, or whose ranges need trimming.
 
-use super::{MAX_SGE, Parts, limit};
+use super::{MAX_SGE, Parts, limit, void};
 use crate::{
     core::FromCore,
     error::PostError,
@@ -27,12 +27,14 @@ pub(super) fn enqueue_split<Q: IbvQueuePair + ?Sized>(
         let mut piece = [IbvMemoryRegionView::EMPTY; MAX_SGE];
         let used = rest.fill(&mut piece, n);
         let parts = piece_of(req, at, n, last);
-        if let Err(e) = qp.enqueue(&parts.request(id, Payload::Sges(&piece[..used]))) {
+        let local = Payload::Sges(&piece[..used]);
+        if let Err(e) = qp.enqueue(&parts.request(id, local)) {
             // Half a transfer must never be rung, and a provider can only forget all of it.
-            qp.discard(FromCore(()));
-            qp.core_mut(FromCore(())).send.forget(Some(e));
+            void(qp, Some(e));
             return Err(e);
         }
+        #[cfg(feature = "recorder")]
+        parts.record(qp.core_mut(FromCore(())), id, local, n);
     }
     qp.core_mut(FromCore(())).send.advance(count, req.signaled);
     Ok(ids)

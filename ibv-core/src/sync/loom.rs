@@ -191,7 +191,7 @@ fn drain(poller: &mut Poller<Device>) -> Vec<u64> {
 fn credits_between_a_poster_and_a_poller() {
     for in_order in [true, false] {
         check(move || {
-            let route = Arc::new(Route::new(Arc::new(Owner::new(1)), 2, in_order));
+            let route = Arc::new(Route::new(Arc::new(Owner::new(1, 0)), 2, in_order));
             let (mut queue, device) = (WorkQueue::open(0, route.clone()), Shared::new(2));
             let poller = thread::spawn({
                 let device = device.clone();

@@ -90,7 +90,7 @@ proptest! {
         steps in prop::collection::vec(step(), 0..120), depth in 1u32..9, in_order: bool, slot: u16,
         start in prop_oneof![Just(0), (1u64 << 48) - 20..(1 << 48) + 2, (3u64 << 48) - 9..3 << 48],
     ) {
-        let route = Arc::new(Route::new(Arc::new(Owner::new(1)), depth, in_order));
+        let route = Arc::new(Route::new(Arc::new(Owner::new(1, 0)), depth, in_order));
         let mut queue = aged(slot, route.clone(), start);
         let mut naive = Naive {
             depth: depth as usize, in_order, next: start,
@@ -148,7 +148,7 @@ proptest! {
 
 #[test]
 fn a_closed_queue_says_so_whatever_is_asked_and_an_opened_one_goes_on() {
-    let route = Arc::new(Route::new(Arc::new(Owner::new(1)), 4, true));
+    let route = Arc::new(Route::new(Arc::new(Owner::new(1, 0)), 4, true));
     let mut queue = WorkQueue::new(3, route);
     assert_eq!((queue.reserve(1, true), queue.peek()), (Err(PostError::NotConnected), None));
     queue.admit();
@@ -160,7 +160,7 @@ fn a_closed_queue_says_so_whatever_is_asked_and_an_opened_one_goes_on() {
 
 #[test]
 fn ids_wrap_inside_their_route() {
-    let route = Arc::new(Route::new(Arc::new(Owner::new(1)), 8, true));
+    let route = Arc::new(Route::new(Arc::new(Owner::new(1, 0)), 8, true));
     let mut queue = aged(5, route, SEQ_MASK - 1);
     let ids = queue.reserve(4, true).unwrap();
     let base = 5 << SEQ_BITS;
@@ -174,7 +174,7 @@ fn ids_wrap_inside_their_route() {
 
 #[test]
 fn a_void_transfer_fails_the_next_ring_only() {
-    let route = Arc::new(Route::new(Arc::new(Owner::new(1)), 4, true));
+    let route = Arc::new(Route::new(Arc::new(Owner::new(1, 0)), 4, true));
     let mut queue = WorkQueue::open(0, route);
     queue.forget(Some(PostError::Device(5)));
     assert!(queue.dirty());
