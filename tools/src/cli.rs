@@ -1,7 +1,7 @@
 //! Arguments, output and exit codes. What a command does is in the module of its name.
 
 use crate::{
-    Failure, devices,
+    Failure, conformance, devices,
     transfer::{self, Settings, Watch},
 };
 use clap::{Args, Parser, Subcommand};
@@ -32,6 +32,13 @@ enum Command {
     /// Put a file into a peer's registered memory, get it back, and compare checksums
     #[command(after_long_help = exit_codes(), args_override_self = true)]
     Transfer(TransferArgs),
+    /// Certify providers: run the conformance suite on them
+    #[command(disable_help_flag = true)]
+    Conformance {
+        /// Arguments of the suite; see `ibv conformance --help`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
+        args: Vec<String>,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -98,30 +105,26 @@ fn size(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Runs the command line `args` with the providers that `registry` lists, prints, and says how it ended.
-/// `registry` is asked anew whenever a command needs a list of its own.
+/// Runs the command line `args` with the providers that `registry` lists, prints, and says how it ended:
+/// one of [`Failure::CODES`]. `registry` is asked anew whenever a command needs a list of its own.
 pub fn run(args: impl IntoIterator<Item = OsString>, registry: &dyn Fn() -> Registry) -> ExitCode {
-    exit_code(args, registry).into()
-}
-
-/// The same; the exit code as one of [`Failure::CODES`].
-pub fn exit_code(args: impl IntoIterator<Item = OsString>, registry: &dyn Fn() -> Registry) -> u8 {
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(usage) => {
             let _ = usage.print();
-            return usage.exit_code() as u8;
+            return ExitCode::from(usage.exit_code() as u8);
         }
     };
     let done = match cli.command {
         Command::Devices(args) => devices(&args, registry),
         Command::Transfer(args) => transfer(&args, registry()),
+        Command::Conformance { args } => return conformance::run(args),
     };
     match done {
-        Ok(()) => 0,
+        Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("error: {failure}");
-            failure.code()
+            ExitCode::from(failure.code())
         }
     }
 }

@@ -10,11 +10,12 @@
 #![forbid(unsafe_code)]
 
 mod cli;
+mod conformance;
 mod devices;
 mod failure;
 mod file;
 mod memory;
 pub mod transfer;
 
-pub use cli::{exit_code, run};
+pub use cli::run;
 pub use failure::Failure;

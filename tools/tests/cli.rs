@@ -229,3 +229,18 @@ fn devices_lists_ports_gids_and_capabilities() {
         assert!(text.contains(word), "no {word} in {text}");
     }
 }
+
+#[test]
+fn conformance_passes_arguments_on_and_prints_json_alone() {
+    let out =
+        ibv().args(["conformance", "--provider", "mock", "--case", "lifecycle", "--json"]).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    let providers = report["providers"].as_array().unwrap();
+    assert_eq!(providers.len(), 4, "two dispatches on two schedules");
+    assert!(providers.iter().all(|p| p["failed"] == 0 && p["passed"].as_u64() > Some(0)), "{report}");
+    let help = ibv().args(["conformance", "--help"]).output().unwrap();
+    assert!(String::from_utf8(help.stdout).unwrap().contains("--junit"));
+    let unknown = ibv().args(["conformance", "--provider", "nosuch"]).output().unwrap();
+    assert_eq!(unknown.status.code(), Some(2));
+}

@@ -5,13 +5,14 @@ use ibv::{
     Claim, DeviceKind, Error, IbvConfig, IbvDeviceInfo, IbvDomain, IbvQpInfo, Provider, Registry,
     mock::{Fabric, FabricConfig, MockDomain, MockProvider, Schedule},
 };
-use ibv_tools::{Failure, exit_code, transfer};
+use ibv_tools::{Failure, run, transfer};
 use std::{
     ffi::OsString,
     fs,
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     path::{Path, PathBuf},
+    process::ExitCode,
     thread,
     time::{Duration, Instant},
 };
@@ -80,7 +81,7 @@ impl Lab {
     fn transfer(&self, path: &Path, device: &str, options: &[&str]) -> u8 {
         let words = ["ibv", "transfer", "--timeout", "5", "--device", device, "--json"];
         let args = words.iter().chain(options).map(OsString::from).chain([path.into()]);
-        exit_code(args.collect::<Vec<_>>(), &|| Posing::on(&self.fabric))
+        number(run(args.collect::<Vec<_>>(), &|| Posing::on(&self.fabric)))
     }
 
     fn domain(&self, device: &str) -> IbvDomain<ibv::AnyDomain> {
@@ -105,6 +106,11 @@ impl Lab {
             self.transfer(&target, "mock1", &["--listen", &addr.to_string()])
         })
     }
+}
+
+/// An exit code is opaque, but comparable.
+fn number(code: ExitCode) -> u8 {
+    (0..=255).find(|n| ExitCode::from(*n) == code).unwrap()
 }
 
 fn free_address() -> SocketAddr {
