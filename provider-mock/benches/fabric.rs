@@ -1,7 +1,7 @@
 //! Puts on the mock against `memcpy` of the same bytes in the same run, and static against erased
 //! dispatch. The mock says nothing about a network's speed; this says that tests over it are not slow.
 
-use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{BatchSize, BenchmarkId, Criterion, Throughput};
 use ibv_core::*;
 use provider_mock::*;
 use std::hint::black_box;
@@ -115,5 +115,9 @@ fn dispatch(c: &mut Criterion) {
     polls(c, "erased", AnyDomain::new);
 }
 
-criterion_group!(benches, bytes, dispatch);
-criterion_main!(benches);
+fn main() {
+    let mut c = Criterion::default().configure_from_args();
+    bytes(&mut c);
+    dispatch(&mut c);
+    c.final_summary();
+}
