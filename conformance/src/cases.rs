@@ -237,6 +237,7 @@ case_list! { $;
         last_byte_becomes_visible_last [write bytes_in_order];
         fenced_put_sends_what_the_get_before_it_fetched [write read fence];
         fence_waits_for_all_gets_before_it [write read fence];
+        bytes_are_there_when_their_receive_is [send];
     }
     sizes {
         put_of_any_length_is_split_as_promised [write splits];

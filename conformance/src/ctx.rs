@@ -120,6 +120,11 @@ impl<D: IbvDomainImpl> Ctx<'_, D> {
         self.a.caps()
     }
 
+    /// At most `len` bytes, and no more than travel in one work request either way.
+    pub(crate) fn one_request(&self, len: usize) -> usize {
+        len.min(self.caps().max_msg_size).min(self.b.caps.max_msg_size)
+    }
+
     /// Ends the case as skipped: for what no capability tells beforehand.
     pub(crate) fn skip(&mut self, why: impl Into<String>) -> String {
         let why = why.into();

@@ -69,7 +69,8 @@ pub fn list() -> Vec<(&'static str, &'static str)> {
 /// Runs the suite on `fixture`.
 pub fn run<F: Fixture + ?Sized>(fixture: &F, options: &Options) -> Report {
     let begun = Instant::now();
-    let mut report = header(fixture);
+    // A provider that panics here panics in every case, where it is caught and reported.
+    let mut report = catch_unwind(AssertUnwindSafe(|| header(fixture))).unwrap_or_else(|_| unopened(fixture));
     let mut remote = options.peer.as_ref().map(|address| TcpPeer::connect(fixture, address));
     if let Some(Ok(peer)) = &remote {
         report.peer_versions = Some(peer.versions.clone());
@@ -130,6 +131,11 @@ fn header<F: Fixture + ?Sized>(fixture: &F) -> ProviderReport {
         Err(_) => (String::new(), fixture.versions()),
     };
     ProviderReport::new(fixture.provider(), fixture.dispatch(), device, fixture.schedule(), versions)
+}
+
+fn unopened<F: Fixture + ?Sized>(fixture: &F) -> ProviderReport {
+    let versions = fixture.versions();
+    ProviderReport::new(fixture.provider(), fixture.dispatch(), String::new(), fixture.schedule(), versions)
 }
 
 /// What `found` means where some failures are expected.

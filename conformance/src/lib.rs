@@ -45,6 +45,7 @@ mod case;
 mod cases;
 pub mod cli;
 mod ctx;
+pub mod differential;
 mod expect;
 mod fixture;
 pub mod fixtures;

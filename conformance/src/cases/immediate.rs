@@ -105,7 +105,7 @@ pub(crate) fn split_put_delivers_its_immediate_once<D: IbvDomainImpl>(c: &mut Ct
 
 /// T13: whatever the order of messages, an immediate comes after the bytes of its own work request.
 pub(crate) fn bytes_are_there_when_their_own_immediate_is<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let len = 4096.min(c.caps().max_msg_size).min(c.b.caps.max_msg_size);
+    let len = c.one_request(4096);
     let (mut link, src, dst) = (c.link()?, c.region(len)?, c.b.alloc(len)?);
     for round in 0..8 {
         src.write_at(0, &pattern(round, len)).say("fill")?;

@@ -84,23 +84,24 @@ pub(crate) fn regions_come_and_go<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done 
 
 /// T10, row 6: a region that is dropped with work in flight fails the request, at most; never the process.
 pub(crate) fn dropped_region_fails_the_request_not_the_process<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let dst = c.b.alloc(4096)?;
+    let n = c.one_request(4096);
+    let dst = c.b.alloc(n)?;
     for steps in [0, 1, 2, 64] {
-        let (mut link, src) = (c.link()?, c.patterned(4096, 6)?);
+        let (mut link, src) = (c.link()?, c.patterned(n, 6)?);
         let ids = link.qp.put(dst.remote, src.view()).say("put")?;
         for _ in 0..steps {
             (c.wait.progress)();
         }
         drop(src);
         // Its address may be handed out again at once: a device that is late must not touch it.
-        let heirs = (0..4).map(|_| c.region(4096)).collect::<Result<Vec<_>, _>>()?;
+        let heirs = (0..4).map(|_| c.region(n)).collect::<Result<Vec<_>, _>>()?;
         let wcs = c.completions(&mut link, 1)?;
         ensure_eq!(wcs[0].wr_id, ids.first, "id of the completion");
         if !wcs[0].is_valid() && link.info.transport != ibv_core::Transport::SRD {
             ensure_eq!(link.qp.state().say("state")?, QpState::ERR, "state after {}", wcs[0].status);
         }
         ensure!(
-            heirs.iter().all(|h| h.to_vec() == [0; 4096]),
+            heirs.iter().all(|h| h.to_vec() == vec![0; n]),
             "memory that was registered later was touched"
         );
     }
@@ -109,10 +110,11 @@ pub(crate) fn dropped_region_fails_the_request_not_the_process<D: IbvDomainImpl>
 
 /// T10: so does one that a get was to fill; the bytes go nowhere.
 pub(crate) fn dropped_destination_is_never_written_late<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let src = c.b.alloc(4096)?;
+    let n = c.one_request(4096);
+    let src = c.b.alloc(n)?;
     c.b.fill(src, 7)?;
     for steps in [0, 1, 2, 3] {
-        let (mut link, dst) = (c.link()?, c.region(4096)?);
+        let (mut link, dst) = (c.link()?, c.region(n)?);
         let ids = link.qp.get(dst.view(), src.remote).say("get")?;
         for _ in 0..steps {
             (c.wait.progress)();
@@ -129,9 +131,10 @@ pub(crate) fn dropped_destination_is_never_written_late<D: IbvDomainImpl>(c: &mu
 
 /// T7, T10: the peer's region goes while puts are on their way; the sender learns it, nothing breaks.
 pub(crate) fn region_dropped_by_the_peer_fails_the_request<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let src = c.patterned(4096, 8)?;
+    let n = c.one_request(4096);
+    let src = c.patterned(n, 8)?;
     for steps in [0, 1, 3] {
-        let (mut link, dst) = (c.link()?, c.b.alloc(4096)?);
+        let (mut link, dst) = (c.link()?, c.b.alloc(n)?);
         let ids = link.qp.put(dst.remote, src.view()).say("put")?;
         for _ in 0..steps {
             (c.wait.progress)();

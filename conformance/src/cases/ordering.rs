@@ -6,7 +6,7 @@ use ibv_core::Request;
 
 /// `completions_in_order`: a long request's completion is not overtaken by short ones.
 pub(crate) fn completions_come_in_posting_order<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let long = c.caps().max_msg_size.min(64 << 10);
+    let long = c.one_request(64 << 10);
     let (mut link, src, dst) = (c.link()?, c.patterned(long, 1)?, c.b.alloc(long)?);
     for _ in 0..4 {
         let mut batch = link.qp.batch();
@@ -25,11 +25,12 @@ pub(crate) fn completions_come_in_posting_order<D: IbvDomainImpl>(c: &mut Ctx<'_
 pub(crate) fn completions_of_puts_and_gets_come_in_posting_order<D: IbvDomainImpl>(
     c: &mut Ctx<'_, D>,
 ) -> Done {
-    let (mut link, near, far) = (c.link()?, c.region(4096)?, c.b.alloc(4096)?);
+    let n = c.one_request(4096);
+    let (mut link, near, far) = (c.link()?, c.region(n)?, c.b.alloc(n)?);
     let mut batch = link.qp.batch();
     let mut want = Vec::new();
     for i in 0..20 {
-        let part = near.view().slice(0, if i % 3 == 0 { 4096 } else { 8 }).say("slice")?;
+        let part = near.view().slice(0, if i % 3 == 0 { n } else { 8 }).say("slice")?;
         let ids =
             if i % 2 == 0 { batch.get(part, far.at(0, part.len())?) } else { batch.put(far.remote, part) };
         want.extend(ids.say("post")?.iter());
@@ -43,7 +44,7 @@ pub(crate) fn completions_of_puts_and_gets_come_in_posting_order<D: IbvDomainImp
 pub(crate) fn message_is_visible_before_the_one_that_announces_it<D: IbvDomainImpl>(
     c: &mut Ctx<'_, D>,
 ) -> Done {
-    let n = c.caps().max_msg_size.min(48 << 10);
+    let n = c.one_request(48 << 10);
     let (mut link, flag, dst) = (c.link()?, c.region(1)?, c.b.alloc(n)?);
     let nothing = flag.view().slice(0, 0).ok_or("a view of no bytes")?;
     for round in 0..6 {
@@ -63,7 +64,7 @@ pub(crate) fn message_is_visible_before_the_one_that_announces_it<D: IbvDomainIm
 
 /// The same with a send as the announcement.
 pub(crate) fn put_is_visible_before_the_send_behind_it<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let n = c.caps().max_msg_size.min(32 << 10);
+    let n = c.one_request(32 << 10);
     let (mut link, word, dst, note) = (c.link()?, c.patterned(8, 2)?, c.b.alloc(n)?, c.b.alloc(8)?);
     for round in 0..6 {
         let src = c.patterned(n, round + 1)?;
@@ -98,7 +99,7 @@ pub(crate) fn last_put_to_a_place_stays<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) ->
 
 /// `messages_in_order`: a get behind a put sees what the put wrote.
 pub(crate) fn get_sees_the_put_before_it<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let n = c.caps().max_msg_size.min(16 << 10);
+    let n = c.one_request(16 << 10);
     let (mut link, back, dst) = (c.link()?, c.region(n)?, c.b.alloc(n)?);
     for round in 0..6 {
         let src = c.patterned(n, round)?;
@@ -114,7 +115,7 @@ pub(crate) fn get_sees_the_put_before_it<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -
 
 /// `bytes_in_order`: whoever sees a message's last byte sees all of it.
 pub(crate) fn last_byte_becomes_visible_last<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let n = c.caps().max_msg_size.min(64 << 10);
+    let n = c.one_request(64 << 10);
     let (mut link, dst) = (c.link()?, c.b.alloc(n)?);
     for round in 0..4 {
         let src = c.patterned(n, round + 1)?;
@@ -145,7 +146,7 @@ pub(crate) fn last_byte_becomes_visible_last<D: IbvDomainImpl>(c: &mut Ctx<'_, D
 /// A put of what a get fetches, fenced, sends what the get fetched; unfenced it may send what was there
 /// before (IB specification vol. 1, 10.8.3.3).
 pub(crate) fn fenced_put_sends_what_the_get_before_it_fetched<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let n = c.caps().max_msg_size.min(16 << 10);
+    let n = c.one_request(16 << 10);
     let (mut link, hop) = (c.link()?, c.region(n)?);
     let (from, to) = (c.b.alloc(n)?, c.b.alloc(n)?);
     for round in 0..8 {
@@ -179,6 +180,22 @@ pub(crate) fn fence_waits_for_all_gets_before_it<D: IbvDomainImpl>(c: &mut Ctx<'
         batch.ring().say("ring")?;
         c.ids(&mut link, 9)?;
         c.b.expect_pattern(to, round + 1).map_err(|e| format!("round {round}: {e}"))?;
+    }
+    Ok(())
+}
+
+/// A receive is reported after the bytes of its own message, whatever else is out of order.
+pub(crate) fn bytes_are_there_when_their_receive_is<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
+    let n = c.one_request(4 << 10).min(c.caps().max_send_size);
+    let (mut link, dst) = (c.link()?, c.b.alloc(n)?);
+    for round in 0..8 {
+        let src = c.patterned(n, round + 1)?;
+        c.b.post_recv(link.peer, &[dst.whole()])?;
+        let ids = link.qp.send(src.view()).say("send")?;
+        // Not end a's completion first: that would let everything arrive.
+        c.b.wait(link.peer, 1)?;
+        c.b.expect_pattern_now(dst, round + 1).map_err(|e| format!("round {round}: {e}"))?;
+        c.finish(&mut link, ids)?;
     }
     Ok(())
 }

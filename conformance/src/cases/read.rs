@@ -78,7 +78,7 @@ pub(crate) fn get_needs_no_more_than_the_right_to_read<D: IbvDomainImpl>(c: &mut
 
 /// T14 of row 9: a completion of a get is written after the bytes it stands for.
 pub(crate) fn bytes_are_there_when_their_gets_completion_is<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let len = 8192.min(c.caps().max_msg_size);
+    let len = c.one_request(8192);
     let (mut link, dst, src) = (c.link()?, c.region(len)?, c.b.alloc(len)?);
     for round in 0..16 {
         c.b.fill(src, round)?;

@@ -110,7 +110,8 @@ pub(crate) fn closing_flushes_receives_and_blames_nobody<D: IbvDomainImpl>(c: &m
 
 /// The peer may go on writing while this end closes.
 pub(crate) fn closing_while_the_peer_writes_is_quiet<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let (mut config, dst, src) = (c.config(), c.region(4096)?, c.b.alloc(4096)?);
+    let n = c.one_request(4096);
+    let (mut config, dst, src) = (c.config(), c.region(n)?, c.b.alloc(n)?);
     (config.retry_cnt, config.timeout) = (1, 10);
     let Link { qp, poller, cq, peer, .. } = c.link_with(&config, &config)?;
     for _ in 0..8 {
@@ -201,9 +202,10 @@ fn works<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
 
 /// T9: the peer goes first, with bytes on their way both ways.
 pub(crate) fn peer_may_go_first<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
+    let n = c.one_request(4096);
     let mut config = c.config();
     (config.retry_cnt, config.timeout) = (1, 10);
-    let (mut link, mine, theirs) = (c.link_with(&config, &config)?, c.region(4096)?, c.b.alloc(4096)?);
+    let (mut link, mine, theirs) = (c.link_with(&config, &config)?, c.region(n)?, c.b.alloc(n)?);
     for _ in 0..4 {
         let _ids = link.qp.put(theirs.remote, mine.view()).say("put")?;
         c.b.post(link.peer, WireRequest::put(mine.remote(), theirs.whole()))?;
