@@ -81,6 +81,7 @@ macro_rules! next {
 
 next! {
     next_open: c"open" as unsafe extern "C" fn(*const c_char, c_int, ...) -> c_int;
+    next_opendir: c"opendir" as unsafe extern "C" fn(*const c_char) -> *mut libc::DIR;
     next_open64: c"open64" as unsafe extern "C" fn(*const c_char, c_int, ...) -> c_int;
     next_stat: c"stat" as unsafe extern "C" fn(*const c_char, *mut Stat) -> c_int;
     next_fstat: c"fstat" as unsafe extern "C" fn(c_int, *mut Stat) -> c_int;
@@ -319,6 +320,24 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
     }
     // SAFETY: the caller's contract.
     unsafe { next_socket()(domain, kind, protocol) }
+}
+
+/// Opens a folder. libibverbs without netlink support looks into sysfs at once.
+///
+/// # Safety
+///
+/// As `opendir(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn opendir(path: *const c_char) -> *mut libc::DIR {
+    if !path.is_null() {
+        // SAFETY: the caller passes a C string, as to the C function.
+        let path = unsafe { CStr::from_ptr(path) }.to_bytes();
+        if path.ends_with(b"/class/infiniband_verbs") {
+            start_if_preloaded();
+        }
+    }
+    // SAFETY: the caller's contract.
+    unsafe { next_opendir()(path) }
 }
 
 /// Under `LD_PRELOAD` nobody calls [`crate::Softnic::start`]: the first sign of libibverbs does.

@@ -83,9 +83,11 @@ fn unpack_upstream(version: &Version) -> sh::Result<PathBuf> {
         "the mirror lacks Debian's changes to rdma-core {}: building its upstream source",
         version.full
     );
-    let (folder, tarball) = (folder().display().to_string(), tarball.display().to_string());
-    sh::run(&mut sh::program("tar", ["-xf", &tarball, "-C", &folder]))?;
-    Ok(PathBuf::from(folder).join(format!("rdma-core-{}", version.upstream())))
+    let source = folder().join(format!("rdma-core-{}", version.upstream()));
+    std::fs::create_dir_all(&source)?;
+    let (into, tarball) = (source.display().to_string(), tarball.display().to_string());
+    sh::run(&mut sh::program("tar", ["-xf", &tarball, "--strip-components=1", "-C", &into]))?;
+    Ok(source)
 }
 
 fn archive() -> sh::Result<Archive> {
@@ -120,7 +122,6 @@ fn compile(source: &Path, out: &Path) -> sh::Result<()> {
         "-DIN_PLACE=1",
         "-DNO_MAN_PAGES=1",
         "-DNO_PYVERBS=1",
-        "-DENABLE_RESOLVE_NEIGH=0",
     ];
     sh::run(&mut sh::program("cmake", configure))?;
     sh::run(&mut sh::program("ninja", ["-C", &out]))
