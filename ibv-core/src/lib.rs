@@ -63,6 +63,9 @@ pub mod queue_pair;
 #[cfg_attr(docsrs, doc(cfg(feature = "recorder")))]
 pub mod recorder;
 pub mod registry;
+#[cfg(feature = "tokio")]
+#[cfg_attr(docsrs, doc(cfg(feature = "tokio")))]
+pub mod stream;
 mod sync;
 #[cfg(feature = "verbs")]
 #[cfg_attr(docsrs, doc(cfg(feature = "verbs")))]

@@ -5,7 +5,7 @@
 #![allow(unsafe_code, dead_code)]
 use ibv_core::*;
 use std::{
-    io::{self, Read, Write},
+    io::{self, Read},
     os::{
         fd::{AsFd, BorrowedFd},
         unix::net::UnixStream,
@@ -28,7 +28,8 @@ pub struct RingDomain {
     /// Transport of the endpoints: another one makes `connect` fail.
     pub transport: Transport,
     pub queues: Mutex<Vec<Arc<Shared>>>,
-    pub events: Mutex<Vec<IbvEvent>>,
+    /// The device's end of each subscription.
+    pub event_ends: Mutex<Vec<UnixStream>>,
     pub fail_deregister: bool,
 }
 
@@ -44,8 +45,8 @@ impl Default for RingDomain {
         (caps.max_send_sge, caps.max_recv_sge, caps.max_inline) = (4, 4, 32);
         (caps.max_send_wr, caps.max_recv_wr, caps.max_cqe) = (128, 64, SLOTS as u32);
         caps.max_rd_atomic = 8;
-        let (queues, events) = Default::default();
-        Self { caps, faults: NONE, transport: Transport::PRIVATE, queues, events, fail_deregister: false }
+        let (queues, event_ends) = Default::default();
+        Self { caps, faults: NONE, transport: Transport::PRIVATE, queues, event_ends, fail_deregister: false }
     }
 }
 
@@ -101,36 +102,31 @@ impl IbvDomainImpl for RingDomain {
     }
 
     fn events(&self) -> Result<Box<dyn EventSource>, Error> {
-        let (device, end) =
-            UnixStream::pair().map_err(|e| Error::from_errno("open", e.raw_os_error().unwrap_or(0)))?;
-        end.set_nonblocking(true).map_err(|e| Error::from_errno("fcntl", e.raw_os_error().unwrap_or(0)))?;
-        for event in &*self.events.lock().expect("not poisoned") {
-            (&device).write_all(&event.kind.0.to_be_bytes()).expect("an event fits the channel");
-        }
-        Ok(Box::new(RingEvents { device, end }))
+        let fail = |e: io::Error| Error::from_errno("open", e.raw_os_error().unwrap_or(0));
+        let (device, end) = UnixStream::pair().map_err(fail)?;
+        end.set_nonblocking(true).map_err(fail)?;
+        self.event_ends.lock().expect("not poisoned").push(device);
+        Ok(Box::new(RingEvents(end)))
     }
 }
 
-/// Events that were recorded before the subscription, as bytes in a socket.
+/// Events, as four bytes each in a socket.
 #[derive(Debug)]
-pub struct RingEvents {
-    pub device: UnixStream,
-    end: UnixStream,
-}
+pub struct RingEvents(UnixStream);
 
 impl EventSource for RingEvents {
     fn next_event(&mut self) -> Result<Option<IbvEvent>, Error> {
         let mut word = [0; 4];
-        match (&self.end).read_exact(&mut word) {
+        match (&self.0).read_exact(&mut word) {
             Ok(()) => {
                 Ok(Some(IbvEvent { kind: EventType(u32::from_be_bytes(word)), object: EventObject::Device }))
             }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
-            Err(e) => Err(Error::from_errno("get_async_event", e.raw_os_error().unwrap_or(0))),
+            Err(e) => Err(Error::from_errno("get_async_event", e.raw_os_error().unwrap_or(5))),
         }
     }
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.end.as_fd()
+        self.0.as_fd()
     }
 }
 
