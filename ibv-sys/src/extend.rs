@@ -24,7 +24,7 @@ pub unsafe trait Extensible: Sized {
     /// Its size in bytes at each rdma-core version, of those looked at, that changed it; oldest first.
     const SIZES: &'static [(&'static str, usize)];
 
-    /// The struct with all bytes zero, from which to set what is wanted.
+    /// The struct with all fields zero, from which to set what is wanted.
     fn zeroed() -> Self {
         // SAFETY: the trait's promise.
         unsafe { MaybeUninit::zeroed().assume_init() }
@@ -44,15 +44,10 @@ pub unsafe trait Extensible: Sized {
     fn used_len(&self) -> usize;
 }
 
-/// Name and sizes of an extensible struct.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
-    /// The struct's name in C.
-    pub name: &'static str,
-    /// Its size here, in bytes.
-    pub size: usize,
-    /// [`Extensible::SIZES`].
-    pub sizes: &'static [(&'static str, usize)],
+/// What is done for every extensible struct by [`each_extensible`](crate::each_extensible).
+pub trait Visitor {
+    /// Called once for each struct.
+    fn visit<T: Extensible>(&mut self);
 }
 
 /// Calls a query with a zeroed struct and its full length, and gives what the library filled in.
@@ -61,9 +56,11 @@ pub struct Shape {
 ///
 /// The error number that `call` returned.
 pub fn query<T: Extensible>(call: impl FnOnce(*mut T, usize) -> c_int) -> Result<T, c_int> {
-    let mut attr = T::zeroed();
-    match call(&mut attr, size_of::<T>()) {
-        0 => Ok(attr),
+    // In place: a move of the value would not keep its padding zero.
+    let mut attr = MaybeUninit::<T>::zeroed();
+    match call(attr.as_mut_ptr(), size_of::<T>()) {
+        // SAFETY: zero bytes are a value of the type, and what the library writes into a C struct is one too.
+        0 => Ok(unsafe { attr.assume_init() }),
         code => Err(code),
     }
 }

@@ -89,7 +89,7 @@ pub use mlx5dv_types::*;
 #[cfg(feature = "rdma-sys")]
 #[cfg_attr(docsrs, doc(cfg(feature = "rdma-sys")))]
 pub use rdma_sys_bridge::*;
-pub use sizes::SHAPES;
+pub use sizes::each_extensible;
 pub use table::Symbol;
 pub use verbs_symbols::Verbs;
 pub use verbs_types::*;

@@ -1,25 +1,34 @@
-//! Opens each library once and fills its table. Does not decide which devices to use, and closes nothing:
-//! objects of the libraries may outlive any handle.
+//! The three libraries, each opened once and its table kept. Does not say how a library is opened (`dynamic` and
+//! `linked` do) or which devices to use, and closes nothing: objects of the libraries may outlive any handle.
 //!
 //! # Safety
 //!
-//! Opening a library runs its initialisers; rdma-core's only set up tables. Each address comes from `dlvsym` with
-//! the version whose signature the table declares, so a frozen older version of a name is never bound.
+//! Opening a library runs its initialisers; rdma-core's only set up tables. Every address is that of the symbol
+//! version whose signature the table declares, so a frozen older version of a name is never bound.
 
-use core::ffi::{CStr, c_void};
+#[cfg(not(feature = "link"))]
+#[path = "load/dynamic.rs"]
+mod open;
+#[cfg(feature = "link")]
+#[path = "load/linked.rs"]
+mod open;
+
+use core::ffi::c_void;
 use core::ops::Deref;
 use core::ptr::NonNull;
-use std::ffi::CString;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use crate::error::{Attempt, LoadError};
+use crate::error::LoadError;
+#[cfg(feature = "link")]
+use crate::table::Linked as Origin;
+#[cfg(not(feature = "link"))]
+use crate::table::Table as Origin;
 use crate::table::{Symbol, Table};
 use crate::{Efadv, Mlx5dv, Verbs, plugin};
 
 /// A table that can be loaded, with what is particular to each library.
-pub trait Loadable: Table {
+pub trait Loadable: Origin + Table {
     /// The environment variable that overrides where the library is looked for.
     const VARIABLE: &'static str;
     /// What the file name of libibverbs' plugin with this code in it begins with; `None` for libibverbs itself.
@@ -91,37 +100,7 @@ pub fn efadv() -> Result<&'static Library<Efadv>, LoadError> {
 }
 
 fn load<T: Loadable>() -> Result<&'static Library<T>, LoadError> {
-    T::cell().get_or_init(open::<T>).as_ref().map_err(Clone::clone)
-}
-
-#[cfg(not(feature = "link"))]
-fn open<T: Loadable>() -> Result<Library<T>, LoadError> {
-    let chosen = std::env::var_os(T::VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
-    let plugin = match T::PLUGIN {
-        Some(prefix) => plugin::of_libibverbs(verbs()?, prefix),
-        None => None,
-    };
-    if let (Some(loaded), Some(plugin)) = (&chosen, &plugin)
-        && loaded.components().count() > 1
-        && !plugin::same_file(loaded, plugin)
-    {
-        return Err(mismatch::<T>(loaded, plugin));
-    }
-    let file = chosen.or(plugin).unwrap_or_else(|| PathBuf::from(T::SONAME));
-    let handle = dlopen(&file).map_err(|answer| LoadError::LibraryNotFound {
-        library: T::SONAME,
-        variable: T::VARIABLE,
-        tried: vec![Attempt { file: file.clone(), answer }],
-    })?;
-    // SAFETY: the handle is open and is never closed; dlvsym gives the named version of the named function.
-    unsafe { Library::resolve(&file, |symbol| lookup(handle, symbol)) }
-}
-
-#[cfg(feature = "link")]
-fn open<T: Loadable + crate::table::Linked>() -> Result<Library<T>, LoadError> {
-    let mut addresses = T::addresses().into_iter();
-    // SAFETY: the linker bound each name to the default version that the linked library defines.
-    unsafe { Library::resolve(Path::new(T::SONAME), |_| addresses.next().flatten()) }
+    T::cell().get_or_init(open::open::<T>).as_ref().map_err(Clone::clone)
 }
 
 fn mismatch<T: Loadable>(loaded: &Path, plugin: &Path) -> LoadError {
@@ -267,41 +246,4 @@ fn loaded<T: Loadable>() -> Option<LibraryVersion> {
 /// `IBVERBS_1.10` sorts after `IBVERBS_1.9`.
 fn version_key(version: &str) -> Vec<u32> {
     version.split(['_', '.']).filter_map(|part| part.parse().ok()).collect()
-}
-
-#[cfg(not(feature = "link"))]
-fn dlopen(file: &Path) -> Result<NonNull<c_void>, String> {
-    let name =
-        CString::new(file.as_os_str().as_bytes()).map_err(|_| "the path has a zero byte".to_owned())?;
-    // SAFETY: the name is a C string; RTLD_LOCAL keeps the library's names from changing anyone else's.
-    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-    NonNull::new(handle).ok_or_else(dlerror)
-}
-
-#[cfg(not(feature = "link"))]
-fn dlerror() -> String {
-    // SAFETY: dlerror gives null or a C string that lives until this thread's next dl call.
-    let text = unsafe { libc::dlerror() };
-    if text.is_null() {
-        return "the dynamic linker does not say why".to_owned();
-    }
-    // SAFETY: as above; it is copied before any other call.
-    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
-}
-
-/// The address of one version of a symbol, and of no other.
-#[cfg(not(feature = "link"))]
-fn lookup(handle: NonNull<c_void>, symbol: &Symbol) -> Option<NonNull<c_void>> {
-    let name = CString::new(symbol.name).ok()?;
-    #[cfg(target_env = "gnu")]
-    let address = {
-        let version = CString::new(symbol.version).ok()?;
-        // SAFETY: an open handle and two C strings.
-        unsafe { libc::dlvsym(handle.as_ptr(), name.as_ptr(), version.as_ptr()) }
-    };
-    // musl resolves no versions by name, and takes the default one, which is the newest.
-    #[cfg(not(target_env = "gnu"))]
-    // SAFETY: an open handle and a C string.
-    let address = unsafe { libc::dlsym(handle.as_ptr(), name.as_ptr()) };
-    NonNull::new(address)
 }

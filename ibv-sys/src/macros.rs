@@ -27,7 +27,7 @@ macro_rules! layout {
     };
 }
 
-/// [`Extensible`](crate::Extensible) for each struct, and the list of their shapes.
+/// [`Extensible`](crate::Extensible) for each struct, and a walk through all of them.
 macro_rules! extensible {
     ($($ty:ident $(mask $mask:ty)? [$($change:expr),*] $(added [$($($leaf:ident).+ $size:literal),*])?;)*) => {
         $(
@@ -51,12 +51,10 @@ macro_rules! extensible {
             }
         )*
 
-        /// The shape of every extensible struct, by name.
-        pub const SHAPES: &[$crate::extend::Shape] = &[$($crate::extend::Shape {
-            name: stringify!($ty),
-            size: size_of::<$ty>(),
-            sizes: <$ty as $crate::Extensible>::SIZES,
-        }),*];
+        /// Shows a visitor every extensible struct, in the order of their names.
+        pub fn each_extensible(visitor: &mut impl $crate::extend::Visitor) {
+            $(visitor.visit::<$ty>();)*
+        }
     };
 }
 
@@ -92,7 +90,7 @@ macro_rules! symbols {
             pub const fn unsupported() -> Self {
                 Self {
                     $($name: {
-                        unsafe extern "C" fn absent($($arg: $ty),*) $(-> $ret)? {
+                        extern "C" fn absent($($arg: $ty),*) $(-> $ret)? {
                             $(let _ = $arg;)*
                             $crate::table::Absent::absent($crate::table::Convention::$absent)
                         }
@@ -136,23 +134,35 @@ macro_rules! symbols {
         }
 
         #[cfg(feature = "link")]
-        impl $crate::table::Linked for $table {
-            fn addresses() -> Vec<Option<core::ptr::NonNull<c_void>>> {
-                #[link(name = $link)]
-                unsafe extern "C" {
-                    $($crate::symbols!(@declare $need $symbol $name($($arg: $ty),*) $(-> $ret)?);)*
-                    static $weak: [*mut c_void; 0];
+        mod linked {
+            use super::*;
+
+            #[link(name = $link)]
+            unsafe extern "C" {
+                $($crate::symbols!(@declare $need $symbol $name($($arg: $ty),*) $(-> $ret)?);)*
+                static $weak: [*mut c_void; 0];
+            }
+            // A library older than the newest function must still link: a weak symbol that nobody defines has
+            // the address zero. Rust can not say `weak`, the assembler can.
+            core::arch::global_asm!(concat!(
+                ".pushsection .data.rel.ro.", stringify!($weak), ",\"aw\",%progbits\n.balign 8\n",
+                ".globl ", stringify!($weak), "\n.hidden ", stringify!($weak), "\n", stringify!($weak), ":\n",
+                $($crate::symbols!(@slot $need $symbol),)*
+                ".popsection\n"
+            ));
+
+            impl $crate::table::Linked for $table {
+                fn addresses() -> Vec<Option<core::ptr::NonNull<c_void>>> {
+                    let mut slot = (&raw const $weak).cast::<*mut c_void>();
+                    let mut next = || {
+                        // SAFETY: the assembled table has one slot for each optional symbol, and this is called
+                        // once for each.
+                        let address = unsafe { slot.read() };
+                        slot = slot.wrapping_add(1);
+                        core::ptr::NonNull::new(address)
+                    };
+                    vec![$($crate::symbols!(@address $need next $name)),*]
                 }
-                // A library older than the newest function must still link: a weak symbol that nobody
-                // defines has the address zero. Rust can not say `weak`, the assembler can.
-                core::arch::global_asm!(concat!(
-                    ".pushsection .data.rel.ro.", stringify!($weak), ",\"aw\",%progbits\n.balign 8\n",
-                    ".globl ", stringify!($weak), "\n.hidden ", stringify!($weak), "\n", stringify!($weak), ":\n",
-                    $($crate::symbols!(@slot $need $symbol),)*
-                    ".popsection\n"
-                ));
-                let mut slot = (&raw const $weak).cast::<*mut c_void>();
-                vec![$($crate::symbols!(@address $need slot $name)),*]
             }
         }
     };
@@ -164,19 +174,8 @@ macro_rules! symbols {
     };
     (@slot required $symbol:literal) => { "" };
     (@slot optional $symbol:literal) => { concat!(".weak ", $symbol, "\n.quad ", $symbol, "\n") };
-    (@address required $slot:ident $name:ident) => {
-        core::ptr::NonNull::new($name as *mut c_void)
-    };
-    (@address optional $slot:ident $name:ident) => {{
-        // SAFETY: the assembled table has one slot for each optional symbol, in this order.
-        let address = unsafe { $slot.read() };
-        #[allow(unused_assignments)]
-        {
-            // SAFETY: at most one past the table's end.
-            $slot = unsafe { $slot.add(1) };
-        }
-        core::ptr::NonNull::new(address)
-    }};
+    (@address required $next:ident $name:ident) => { core::ptr::NonNull::new($name as *mut c_void) };
+    (@address optional $next:ident $name:ident) => { $next() };
 
     (@required required) => { true };
     (@required optional) => { false };

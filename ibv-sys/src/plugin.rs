@@ -18,6 +18,7 @@ use crate::{Verbs, ibv_context};
 /// The file of the provider library that libibverbs has loaded as a plugin, if it has loaded it.
 ///
 /// Listing the devices is what makes libibverbs load its plugins, and only those of drivers that it may need.
+#[cfg_attr(feature = "link", allow(dead_code))] // There the linker chose the file.
 pub(crate) fn of_libibverbs(verbs: &Verbs, prefix: &str) -> Option<PathBuf> {
     let mut count = 0;
     // SAFETY: `count` is valid for the call; the list is freed once and no device of it is kept.
@@ -85,8 +86,9 @@ pub(crate) fn same_file(a: &Path, b: &Path) -> bool {
 }
 
 /// The files of every shared object in the process.
+#[cfg_attr(feature = "link", allow(dead_code))]
 fn loaded_objects() -> Vec<PathBuf> {
-    unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _: usize, paths: *mut c_void) -> c_int {
+    extern "C" fn note(info: *mut libc::dl_phdr_info, _: usize, paths: *mut c_void) -> c_int {
         // SAFETY: the dynamic linker gives a valid entry; `paths` is the vector below, borrowed by nobody else.
         let (name, paths) = unsafe { ((*info).dlpi_name, &mut *paths.cast::<Vec<PathBuf>>()) };
         if !name.is_null() {

@@ -4,6 +4,8 @@
 #[cfg(feature = "bindgen")]
 mod emit;
 #[cfg(feature = "bindgen")]
+mod files;
+#[cfg(feature = "bindgen")]
 mod generate;
 pub mod headers;
 #[cfg(feature = "bindgen")]
@@ -24,7 +26,10 @@ pub fn run(args: &[String]) -> Result<(), Box<dyn Error>> {
     match args {
         [] => regenerate(false),
         [flag] if flag == "--check" => regenerate(true),
-        [flag] if flag == "--help" || flag == "-h" => Ok(println!("{USAGE}")),
+        [flag] if flag == "--help" || flag == "-h" => {
+            println!("{USAGE}");
+            Ok(())
+        }
         _ => Err(USAGE.into()),
     }
 }
@@ -37,9 +42,7 @@ fn regenerate(check: bool) -> Result<(), Box<dyn Error>> {
 /// Starts this command again from a build that has bindgen in it.
 #[cfg(not(feature = "bindgen"))]
 fn regenerate(check: bool) -> Result<(), Box<dyn Error>> {
-    let mut cargo = std::process::Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["run", "--quiet", "--package", "xtask", "--features", "bindgen", "--", "bindgen"]);
-    cargo.current_dir(headers::workspace_root()).args(check.then_some("--check"));
-    let status = cargo.status()?;
+    let again = ["run", "--quiet", "--package", "xtask", "--features", "bindgen", "--", "bindgen"];
+    let status = crate::sh::cargo(again).args(check.then_some("--check")).status()?;
     if status.success() { Ok(()) } else { Err(format!("the bindgen build of xtask: {status}").into()) }
 }

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
     use core::mem::offset_of;
 
-    unsafe extern "C" fn advise(
+    extern "C" fn advise(
         _: *mut crate::ibv_pd,
         _: crate::ibv_advise_mr_advice,
         _: u32,

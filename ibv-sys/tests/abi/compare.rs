@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use super::facts::Facts;
+use super::facts::{Facts, UNKNOWN};
 
 /// What came of comparing the bindings with one version of the headers.
 #[derive(Debug, Default)]
@@ -76,7 +76,8 @@ impl Report {
             let from_end = GROWS_AT_THE_FRONT.contains(&ty);
             let place =
                 |offset: usize, facts: &Facts| if from_end { facts.types[ty].0 - offset } else { offset };
-            if place(*offset, ours) == place(*their_offset, theirs) && size == their_size {
+            let same_size = size == their_size || *size == UNKNOWN;
+            if place(*offset, ours) == place(*their_offset, theirs) && same_size {
                 continue;
             }
             let places = format!(

@@ -24,6 +24,28 @@ pub fn ours() -> Facts {
     facts
 }
 
+/// The bindings' facts for aarch64: those of this target, with what the generated layouts for aarch64 say instead.
+///
+/// The layouts name sizes of types and offsets of fields, not sizes of fields: those stay unknown.
+pub fn ours_on_aarch64() -> Facts {
+    let mut facts = ours();
+    let layouts = include_str!("../../src/generated/layout_aarch64.rs");
+    let (_, body) = layouts.split_once("layout! {").expect("the file has one macro call");
+    for entry in body.split('}').filter_map(|entry| entry.split_once('{')) {
+        let (name, measures) = entry.0.trim().split_once(':').expect("a type has measures");
+        let numbers: Vec<usize> = measures.split(',').map(|number| number.trim().parse().unwrap()).collect();
+        facts.types.insert(name.to_owned(), (numbers[0], numbers[1]));
+        for field in entry.1.split(',').map(str::trim).filter(|field| !field.is_empty()) {
+            let (field, offset) = field.split_once(' ').expect("a field has an offset");
+            facts.fields.insert(format!("{name}.{}", c_path(field)), (offset.parse().unwrap(), UNKNOWN));
+        }
+    }
+    facts
+}
+
+/// The size of a field of which only the offset is known.
+pub const UNKNOWN: usize = usize::MAX;
+
 /// Reads what the probe printed.
 pub fn parse(text: &str) -> Facts {
     let mut facts = Facts::default();

@@ -2,7 +2,9 @@
 //!
 //! Headers that are older or newer than the bindings are told apart from headers that disagree: a struct may be
 //! shorter or longer, and a name may be missing, but what both have must be at the same place with the same size.
-//! `IBV_ABI_HEADERS` names the headers (see `support`), and `IBV_ABI_REPORT` a file for one JSON line per version.
+//! `IBV_ABI_HEADERS` names the headers (see `support`), `IBV_ABI_REPORT` a file for one JSON line per version. With
+//! `IBV_ABI_TARGET=aarch64`, `CC` a compiler for it and `IBV_ABI_RUNNER` an emulator, the layouts for aarch64 are
+//! what is compared.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -13,6 +15,7 @@ mod table;
 
 use std::fs;
 use std::io::Write;
+use std::path::Path;
 use std::process::Command;
 
 use compare::Report;
@@ -42,11 +45,22 @@ fn the_bindings_agree_with_the_headers() {
 }
 
 fn report(headers: &Headers) -> Report {
-    let probe = compile(include_str!("../../abi/probe.c"), headers, "probe", &[]);
-    let out = Command::new(&probe.file).output().unwrap();
+    let target = std::env::var("IBV_ABI_TARGET").unwrap_or_default();
+    let probe = compile(include_str!("../../abi/probe.c"), headers, &format!("probe{target}"), &[]);
+    let out = run(&probe.file).output().unwrap();
     assert!(out.status.success(), "the probe ended with {}", out.status);
-    let ours = facts::ours();
+    let ours = if target == "aarch64" { facts::ours_on_aarch64() } else { facts::ours() };
     compare::compare(&headers.label, &ours, &facts::parse(&String::from_utf8(out.stdout).unwrap()))
+}
+
+/// The probe itself, or the emulator that `IBV_ABI_RUNNER` names with it.
+fn run(probe: &Path) -> Command {
+    let runner = std::env::var("IBV_ABI_RUNNER").unwrap_or_default();
+    let mut words = runner.split_whitespace();
+    let Some(program) = words.next() else { return Command::new(probe) };
+    let mut command = Command::new(program);
+    command.args(words).arg(probe);
+    command
 }
 
 #[test]

@@ -1,4 +1,9 @@
 //! What each inline function answers when the operation is not there: EOPNOTSUPP in its own way, and no call.
+//!
+//! # Safety
+//!
+//! Every function of C that is called has the type that it is called by, and no recorder follows a pointer.
+#![allow(clippy::undocumented_unsafe_blocks, clippy::missing_safety_doc)] // The paragraph above holds for all.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -18,7 +23,6 @@ fn errno() -> c_int {
 }
 
 fn clear_errno() {
-    // SAFETY: the C library's pointer to this thread's errno is valid.
     unsafe { *libc::__errno_location() = 0 };
 }
 
@@ -41,7 +45,6 @@ fn not_refused(bench: &mut Bench) -> Vec<(&'static str, u64)> {
         (@one [$on:ident] $name:ident($($arg:expr),*)) => {};
         (@one [] $name:ident($($arg:expr),*)) => {
             clear_errno();
-            // SAFETY: without an operation nothing follows the pointers to what is not in the bench.
             #[allow(unused_unsafe)] // One of them is a cast, and safe.
             let result = unsafe { $name($($arg),*) }.word();
             if !says_unsupported(result) || !take_calls().is_empty() {
@@ -62,7 +65,6 @@ fn a_null_operation_is_never_called() {
 fn a_post_that_is_not_there_refuses_the_first_request() {
     let mut bench = Bench::without_operations();
     let mut bad = std::ptr::null_mut();
-    // SAFETY: without an operation only `bad` is written.
     unsafe {
         assert_eq!(ibv_post_send(&mut *bench.qp, p(1), &mut bad), libc::EOPNOTSUPP);
         assert_eq!(bad, p(1));
@@ -100,13 +102,11 @@ fn an_older_library_is_refused_as_c_refuses_it() {
                     // C does not check this one operation, and would call whatever lies there.
                     let checked = stringify!($name) != "ibv_close_xrcd";
                     if let Some(function) = c.function(stringify!($name)).filter(|_| checked) {
-                        // SAFETY: the function has this signature; recorders follow no pointer.
                         let theirs = unsafe {
                             let function: unsafe extern "C" fn($($ty),*) -> $ret = std::mem::transmute(function);
                             function($($arg),*).word()
                         };
                         let their_calls = take_calls();
-                        // SAFETY: as above.
                         #[allow(unused_unsafe)] // One of them is a cast, and safe.
                         let ours = unsafe { $name($($arg),*) }.word();
                         assert_eq!((ours, take_calls()), (theirs, their_calls), "{}: {}", headers.label, stringify!($name));

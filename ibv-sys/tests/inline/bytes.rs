@@ -122,14 +122,13 @@ fn data_segments_are_those_of_c() {
     type Set = unsafe extern "C" fn(*mut mlx5_wqe_data_seg, u32, u32, usize);
     with_c(|_, _, c| {
         let set = c_function!(c, "mlx5dv_set_data_seg", Set);
-        let sse = c.function("mlx5dv_x86_set_data_seg");
+        // SAFETY: the function's own type.
+        let sse =
+            c.function("mlx5dv_x86_set_data_seg").map(|sse| unsafe { transmute::<*mut c_void, Set>(sse) });
         check(any::<(u32, u32, usize)>(), |(length, lkey, address)| {
             let mut ours = mlx5_wqe_data_seg::default();
             mlx5dv_set_data_seg(&mut ours, length, lkey, address);
-            for set in [Some(set), sse.map(|sse| unsafe { transmute::<*mut c_void, Set>(sse) })]
-                .into_iter()
-                .flatten()
-            {
+            for set in [Some(set), sse].into_iter().flatten() {
                 let mut theirs = Aligned::<mlx5_wqe_data_seg>::default();
                 // SAFETY: the segment is valid and aligned for a 16-byte store.
                 unsafe { set(&mut theirs.0, length, lkey, address) };

@@ -1,4 +1,9 @@
 //! Which operation each inline function calls, with which arguments and result, in Rust and in C.
+//!
+//! # Safety
+//!
+//! Every function of C that is called has the type that it is called by, and no recorder follows a pointer.
+#![allow(clippy::undocumented_unsafe_blocks, clippy::missing_safety_doc)] // The paragraph above holds for all.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -141,13 +146,11 @@ fn every_function_calls_what_c_calls() {
         macro_rules! compare {
             ($($name:ident [$($on:ident)?] fn($($ty:ty),*) -> $ret:ty = ($($arg:expr),*);)*) => {
                 $(if let Some(function) = c.function(stringify!($name)) {
-                    // SAFETY: the shared object's function has this signature; no recorder follows a pointer.
                     let theirs = unsafe {
                         let function: unsafe extern "C" fn($($ty),*) -> $ret = std::mem::transmute(function);
                         function($($arg),*).word()
                     };
                     let their_calls = take_calls();
-                    // SAFETY: as above.
                     #[allow(unused_unsafe)] // One of them is a cast, and safe.
                     let ours = unsafe { compare!(@call [$($on)?] bench $name($($arg),*)) }.word();
                     if !same((ours, take_calls()), (theirs, their_calls.clone()), stringify!($name)) {

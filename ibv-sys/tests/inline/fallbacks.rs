@@ -1,4 +1,9 @@
 //! The inline functions that choose between two calls, in Rust and in C, for every way to choose.
+//!
+//! # Safety
+//!
+//! Every function of C that is called has the type that it is called by, and no recorder follows a pointer.
+#![allow(clippy::undocumented_unsafe_blocks, clippy::missing_safety_doc)] // The paragraph above holds for all.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem::transmute;
@@ -35,11 +40,9 @@ fn registration_goes_by_the_optional_access_bits() {
             let (_, calls) = both(
                 wrapper,
                 c,
-                // SAFETY: the function's own type; no recorder follows a pointer, here and below.
                 |function| {
                     unsafe { transmute::<*mut c_void, Function>(function)(pd, addr, 64, access) }.word()
                 },
-                // SAFETY: as above.
                 || unsafe { verbs.ibv_reg_mr(pd, addr, 64, access) }.word(),
             );
             assert_eq!(calls[0].0, op, "access {access:#x}");
@@ -49,12 +52,10 @@ fn registration_goes_by_the_optional_access_bits() {
             both(
                 &wrapper.replace("reg_mr", "reg_mr_iova"),
                 c,
-                // SAFETY: as above.
                 |function| {
                     unsafe { transmute::<*mut c_void, FunctionIova>(function)(pd, addr, 64, 9, access) }
                         .word()
                 },
-                // SAFETY: as above.
                 || unsafe { verbs.ibv_reg_mr_iova(pd, addr, 64, 9, access) }.word(),
             );
         }
@@ -66,7 +67,6 @@ fn a_library_without_optional_access_gets_the_access_without_it() {
     let mut bench = Bench::new();
     bench.verbs.ibv_reg_mr_iova2 = Verbs::unsupported().ibv_reg_mr_iova2;
     let access = IBV_ACCESS_RELAXED_ORDERING | IBV_ACCESS_REMOTE_READ;
-    // SAFETY: no recorder follows a pointer.
     unsafe { bench.verbs.ibv_reg_mr(&mut *bench.pd, ptr::null_mut(), 8, access) };
     let calls = take_calls();
     assert_eq!((calls[0].0, calls[0].1[3]), (id("ibv_reg_mr"), u64::from(IBV_ACCESS_REMOTE_READ)));
@@ -88,9 +88,7 @@ fn queue_pairs_and_receive_queues_use_the_plain_call_where_it_is_enough() {
             let (_, calls) = both(
                 "ibv_create_qp_ex",
                 c,
-                // SAFETY: the function's own type; the attributes are valid, and no recorder follows a pointer.
                 |function| unsafe { transmute::<*mut c_void, Function>(function)(context, attr) }.word(),
-                // SAFETY: as above.
                 || unsafe { verbs.ibv_create_qp_ex(context, attr) }.word(),
             );
             assert_eq!(calls[0].0, op, "mask {mask:#x}");
@@ -105,9 +103,7 @@ fn queue_pairs_and_receive_queues_use_the_plain_call_where_it_is_enough() {
                 both(
                     "ibv_create_srq_ex",
                     c,
-                    // SAFETY: as above.
                     |function| unsafe { transmute::<*mut c_void, Function>(function)(context, attr) }.word(),
-                    // SAFETY: as above.
                     || unsafe { verbs.ibv_create_srq_ex(context, attr) }.word(),
                 );
             }
@@ -139,21 +135,17 @@ fn the_device_query_falls_back_and_refuses_unknown_input() {
             both(
                 "ibv_query_device_ex",
                 c,
-                // SAFETY: the function's own type; input and attributes are valid.
                 |function| {
                     unsafe { transmute::<*mut c_void, Function>(function)(context, input, attr) }.word()
                 },
-                // SAFETY: as above.
                 || unsafe { verbs.ibv_query_device_ex(context, input, attr) }.word(),
             )
         };
         assert_eq!(query(ptr::null()).1[0].0, id("query_device_ex"));
         assert_eq!(query(&ibv_query_device_ex_input { comp_mask: 1 }), (libc::EINVAL as u64, vec![]));
         bench.extended.query_device_ex = Some(refuses);
-        // SAFETY: the attributes are the test's own.
         unsafe { (*attr).xrc_odp_caps = 7 };
         assert_eq!(query(&ibv_query_device_ex_input { comp_mask: 0 }).1[0].0, id("ibv_query_device"));
-        // SAFETY: as above.
         assert_eq!(unsafe { (*attr).xrc_odp_caps }, 0, "what the older call does not know is zero");
     });
 }
@@ -163,7 +155,6 @@ fn a_port_of_an_older_library_is_read_by_the_frozen_call_into_zeros() {
     let mut bench = Bench::new();
     bench.forget_extension();
     let mut attr = ibv_port_attr { active_speed_ex: 9, port_cap_flags2: 9, ..Default::default() };
-    // SAFETY: the attributes are valid; the recorder follows no pointer.
     unsafe { bench.verbs.ibv_query_port(&mut bench.extended.context, 1, &mut attr) };
     assert_eq!(take_calls()[0].0, id("compat_ibv_query_port"));
     assert_eq!((attr.active_speed_ex, attr.port_cap_flags2), (0, 0));
@@ -182,7 +173,6 @@ fn a_bind_is_checked_before_it_is_posted() {
                 [(ptr::null_mut(), 0, 0), (ptr::null_mut(), 1, 0), (ptr::null_mut(), 0, 1), (mr, 1, 1)]
             {
                 for pd in [ptr::null_mut(), &raw mut *bench.pd] {
-                    // SAFETY: the bench's objects, of which no reference is alive.
                     unsafe {
                         (*mw).type_ = mw_type;
                         (*mw).pd = pd;
@@ -191,11 +181,9 @@ fn a_bind_is_checked_before_it_is_posted() {
                     let seen = both(
                         "ibv_bind_mw",
                         c,
-                        // SAFETY: the function's own type; all three objects are valid.
                         |function| {
                             unsafe { transmute::<*mut c_void, Function>(function)(qp, mw, bind) }.word()
                         },
-                        // SAFETY: as above.
                         || unsafe { ibv_bind_mw(qp, mw, bind) }.word(),
                     );
                     outcomes.push(if seen.1.is_empty() { seen.0 as c_int } else { 0 });
@@ -229,11 +217,9 @@ fn a_new_work_queue_gets_its_context_and_locks() {
             (queue.wq_context, queue.events_completed)
         };
         bench.wq_init.wq_context = 0x1234 as *mut c_void;
-        // SAFETY: the attributes are valid, the operation gives a queue of its own.
         let ours = made(&|| unsafe { ibv_create_wq(context, attr) });
         assert_eq!(ours, (0x1234 as *mut c_void, 0));
         if let Some(function) = c.function("ibv_create_wq") {
-            // SAFETY: as above; the function's own type.
             assert_eq!(
                 made(&|| unsafe { transmute::<*mut c_void, Function>(function)(context, attr) }),
                 ours
@@ -245,7 +231,6 @@ fn a_new_work_queue_gets_its_context_and_locks() {
 #[test]
 fn a_recorder_is_what_the_bench_thinks_it_is() {
     let recorder: unsafe extern "C" fn(*mut ibv_cq) -> c_int = Recorder::recorder::<5>();
-    // SAFETY: recorders follow no pointer.
     assert_eq!(unsafe { recorder(0x10 as *mut ibv_cq) }, 5);
     assert_eq!(take_calls(), [(5, vec![0x10])]);
 }

@@ -4,6 +4,7 @@
 //! # Safety
 //!
 //! A recorder touches none of the memory that its arguments point to.
+#![allow(clippy::undocumented_unsafe_blocks, clippy::missing_safety_doc)] // The paragraph above holds for all.
 
 use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
@@ -151,6 +152,5 @@ recorders!(A; A B; A B C; A B C D; A B C D E; A B C D E F;);
 /// The address of a recorder, for C to call.
 pub fn address<F: Copy>(recorder: F) -> *mut c_void {
     assert_eq!(size_of::<F>(), size_of::<*mut c_void>());
-    // SAFETY: a function pointer, of the size of a pointer.
     unsafe { std::mem::transmute_copy(&recorder) }
 }

@@ -3,17 +3,13 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt::Write as _;
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
+use super::files::{self, Files};
 use super::generate::{self, TARGETS};
 use super::headers::{self, RdmaCore};
 use super::model::{self, Aggregate, Layout, Library, Model};
 use super::symbols::{self, Symbol};
-
-/// Text of every generated file, by its path in the repository.
-type Files = BTreeMap<PathBuf, String>;
 
 /// Structs that go to the library with their size beside them, and have no `comp_mask`.
 const SIZED: [&str; 6] = [
@@ -69,11 +65,11 @@ macro_rules! newtypes {
 
 /// Writes the generated files, or compares them with the committed ones.
 pub fn regenerate(check: bool) -> Result<(), Box<dyn Error>> {
-    let files = files()?;
-    if check { compare(&files) } else { write(&files) }
+    let files = generated()?;
+    if check { files::compare(&files) } else { files::write(&files) }
 }
 
-fn files() -> Result<Files, Box<dyn Error>> {
+fn generated() -> Result<Files, Box<dyn Error>> {
     let archive = headers::archive()?;
     let mut models = Vec::new();
     let mut cores = Vec::new();
@@ -89,7 +85,8 @@ fn files() -> Result<Files, Box<dyn Error>> {
     let history: Vec<(&RdmaCore, &Model)> =
         of_target("x86_64").map(|((_, model), core)| (core, model)).collect();
     let (newest, model) = *history.last().ok_or("no rdma-core version")?;
-    let aarch64 = of_target("aarch64").last().map(|((_, model), _)| model).ok_or("no aarch64 headers")?;
+    let aarch64 =
+        of_target("aarch64").next_back().map(|((_, model), _)| model).ok_or("no aarch64 headers")?;
     same_for_both(model, aarch64)?;
     let symbols = symbols::symbols(&model.functions, &newest.libraries)?;
     for (older, _) in &history {
@@ -444,54 +441,4 @@ fn wrapped(list: &str, indent: &str) -> String {
         let _ = writeln!(text, "{indent}{}", line.trim_end());
     }
     text
-}
-
-fn write(files: &Files) -> Result<(), Box<dyn Error>> {
-    let root = headers::workspace_root();
-    for (path, text) in files {
-        let path = root.join(path);
-        fs::create_dir_all(path.parent().unwrap_or(&root))?;
-        fs::write(&path, formatted(&path, text)?)?;
-        eprintln!("wrote {}", path.display());
-    }
-    Ok(())
-}
-
-fn compare(files: &Files) -> Result<(), Box<dyn Error>> {
-    let root = headers::workspace_root();
-    let scratch = root.join("target/bindgen-check");
-    let mut stale = Vec::new();
-    for (path, text) in files {
-        let fresh = scratch.join(path);
-        fs::create_dir_all(fresh.parent().unwrap_or(&scratch))?;
-        let text = formatted(&root.join(path), text)?;
-        fs::write(&fresh, &text)?;
-        if fs::read_to_string(root.join(path)).ok().as_ref() != Some(&text) {
-            stale.push(format!("{} differs from {}", path.display(), fresh.display()));
-        }
-    }
-    if stale.is_empty() {
-        Ok(println!("{} generated files match", files.len()))
-    } else {
-        Err(stale.join("\n").into())
-    }
-}
-
-/// What rustfmt with the repository's settings makes of a Rust file.
-fn formatted(path: &Path, text: &str) -> Result<String, Box<dyn Error>> {
-    if path.extension().is_none_or(|extension| extension != "rs") {
-        return Ok(text.to_owned());
-    }
-    let root = headers::workspace_root();
-    let scratch = root.join("target/bindgen-format.rs");
-    fs::write(&scratch, text)?;
-    let status = Command::new("rustfmt")
-        .args(["--edition", "2024", "--config-path"])
-        .arg(&root)
-        .arg(&scratch)
-        .status()?;
-    if !status.success() {
-        return Err(format!("rustfmt {}: {status}", path.display()).into());
-    }
-    Ok(fs::read_to_string(&scratch)?)
 }

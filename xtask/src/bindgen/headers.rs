@@ -1,10 +1,11 @@
-//! rdma-core's headers and libraries at every version that Debian's suites have, unpacked under `target/`.
+//! rdma-core's headers and libraries at every version that Debian's suites have, unpacked in the build folder.
 //! Holds no knowledge of what is in them.
 
 use std::error::Error;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::debian::{Archive, Version};
+use crate::sh;
 
 /// One rdma-core version for one architecture.
 #[derive(Debug, Clone)]
@@ -15,6 +16,7 @@ pub struct RdmaCore {
     pub suite: String,
     /// The folder to give to a compiler as `-I`.
     pub include: PathBuf,
+    #[cfg_attr(not(feature = "bindgen"), allow(dead_code))]
     /// The folder of `libibverbs.so.1` and the provider libraries.
     pub libraries: PathBuf,
 }
@@ -22,17 +24,13 @@ pub struct RdmaCore {
 /// The packages with the headers, libibverbs, and the provider libraries.
 const PACKAGES: [&str; 3] = ["libibverbs-dev", "libibverbs1", "ibverbs-providers"];
 
+#[cfg(feature = "bindgen")]
 /// The C library's and the kernel's headers, for a cross compiler without its own.
 const C_PACKAGES: [&str; 2] = ["libc6-dev", "linux-libc-dev"];
 
-/// The repository's root: where `ibv-sys` and `target` are.
-pub fn workspace_root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace").to_owned()
-}
-
-/// Opens the Debian archive with its lists under `target/debian`.
+/// Opens the Debian archive with its lists in the build folder.
 pub fn archive() -> Result<Archive, Box<dyn Error>> {
-    Archive::open(&workspace_root().join("target/debian"))
+    Archive::open(&sh::target().join("debian"))
 }
 
 /// Fetches every version for an architecture (`amd64`, `arm64`), oldest first.
@@ -45,7 +43,7 @@ pub fn fetch(archive: &Archive, architecture: &str) -> Result<Vec<RdmaCore>, Box
 }
 
 fn unpack(archive: &Archive, architecture: &str, version: &Version) -> Result<RdmaCore, Box<dyn Error>> {
-    let folder = workspace_root().join("target/rdma-core-headers").join(folder_name(architecture, version));
+    let folder = sh::target().join("rdma-core-headers").join(folder_name(architecture, version));
     for package in PACKAGES {
         archive.unpack(package, architecture, version, &folder)?;
     }
@@ -64,9 +62,10 @@ fn folder_name(architecture: &str, version: &Version) -> String {
     }
 }
 
+#[cfg(feature = "bindgen")]
 /// Fetches the C library's headers for an architecture; gives the folders for `-isystem`.
 pub fn c_headers(archive: &Archive, architecture: &str) -> Result<[PathBuf; 2], Box<dyn Error>> {
-    let folder = workspace_root().join("target/c-headers").join(architecture);
+    let folder = sh::target().join("c-headers").join(architecture);
     for package in C_PACKAGES {
         let versions = archive.versions(package, architecture)?;
         // The oldest suite's: the C library's layouts are the same in all of them.
