@@ -9,7 +9,7 @@ use crate::{
 };
 use ibv_core::{
     Access, Caps, Connected, HeapMemory, IbvConfig, IbvCq, IbvDomain, IbvDomainImpl, IbvMemoryRegion,
-    IbvQpInfo, IbvWc, Poller, QueuePair, WcStatus, WrIds,
+    IbvQpInfo, IbvQueuePair, IbvWc, Poller, QueuePair, WcStatus, WrIds,
 };
 use std::{fmt::Display, sync::Arc};
 
@@ -39,6 +39,9 @@ pub(crate) struct Link<D: IbvDomainImpl> {
     /// End b's endpoint.
     pub(crate) theirs: IbvQpInfo,
 }
+
+/// A queue pair that has not met its peer, and its completion queue, or why not.
+type Unconnected<D> = Result<(QueuePair<<D as IbvDomainImpl>::QueuePair>, Arc<IbvCq<D>>), String>;
 
 /// Returns `Err` with a message where the condition does not hold.
 macro_rules! ensure {
@@ -168,32 +171,31 @@ impl<D: IbvDomainImpl> Ctx<'_, D> {
         ours: &IbvConfig,
         theirs: &IbvConfig,
     ) -> Result<Link<D>, String> {
-        let (qp, peer, [info, theirs]) = self.connect_on(&cq, ours, theirs)?;
+        let (mut qp, peer) = self.connect_on(&cq, ours, theirs)?;
+        let info = qp.queue_pair().get_qp_info().say("get_qp_info")?;
+        let theirs = self.b.endpoint(peer)?;
         let poller = cq.poller().say("poller")?;
         Ok(Link { qp, poller, cq, peer, info, theirs })
     }
 
-    /// A connected queue pair that reports to `cq`; the queue's poller stays unclaimed.
+    /// A connected queue pair that reports to `cq`; whether its poller is claimed is the caller's.
     pub(crate) fn connect_on(
         &mut self,
         cq: &Arc<IbvCq<D>>,
         ours: &IbvConfig,
         theirs: &IbvConfig,
-    ) -> Result<(Connected<D::QueuePair>, PeerQp, [IbvQpInfo; 2]), String> {
+    ) -> Result<(Connected<D::QueuePair>, PeerQp), String> {
         let mut qp = self.a.create_queue_pair(ours.clone(), cq, cq).say("create_qp")?;
         let info = qp.get_qp_info().say("get_qp_info")?;
-        let (peer, their_info) = self.b.create_qp(theirs, false)?;
+        let (peer, theirs) = self.b.create_qp(theirs, false)?;
         // The responder first: it has to be ready before the first request arrives.
         self.b.connect(peer, &info)?;
-        let qp = qp.connect(&their_info).map_err(|(_, e)| format!("connect: {e}"))?;
-        Ok((qp, peer, [info, their_info]))
+        let qp = qp.connect(&theirs).map_err(|(_, e)| format!("connect: {e}"))?;
+        Ok((qp, peer))
     }
 
     /// A queue pair that has not met its peer, and its completion queue.
-    pub(crate) fn unconnected(
-        &self,
-        config: &IbvConfig,
-    ) -> Result<(QueuePair<D::QueuePair>, Arc<IbvCq<D>>), String> {
+    pub(crate) fn unconnected(&self, config: &IbvConfig) -> Unconnected<D> {
         let cq = self.a.create_cq(depth_of(config)).say("create_cq")?;
         let qp = self.a.create_queue_pair(config.clone(), &cq, &cq).say("create_qp")?;
         Ok((qp, cq))

@@ -252,6 +252,12 @@ impl<'p> PeerEnd<'p> {
         expect!(self, Command::State { qp: qp.0 }, Reply::State(n) => QpState(n), "a state")
     }
 
+    /// A queue pair's endpoint, asked for again.
+    pub(crate) fn endpoint(&mut self, qp: PeerQp) -> Result<IbvQpInfo, String> {
+        let bytes = expect!(self, Command::Endpoint { qp: qp.0 }, Reply::Bytes(b) => b, "an endpoint")?;
+        IbvQpInfo::from_bytes(&bytes).map_err(|e| format!("end b's endpoint: {e}"))
+    }
+
     /// The configuration in force, as negotiated.
     pub(crate) fn config(&mut self, qp: PeerQp) -> Result<IbvConfig, String> {
         expect!(self, Command::Config { qp: qp.0 }, Reply::Config(config) => *config, "a configuration")

@@ -96,7 +96,7 @@ pub(crate) fn empty_queue_polls_nothing<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) ->
 pub(crate) fn poll_completion_takes_one_at_a_time<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
     let (config, src, dst) = (c.config(), c.patterned(8, 7)?, c.b.alloc(8)?);
     let cq = c.a.create_cq(depth_of(&config)).say("create_cq")?;
-    let (mut qp, _peer, _) = c.connect_on(&cq, &config, &config)?;
+    let (mut qp, _peer) = c.connect_on(&cq, &config, &config)?;
     let poll = |qp: &mut D::QueuePair| qp.poll_completion(PollTarget::Send).say("poll_completion");
     ensure!(poll(qp.queue_pair())?.is_none(), "a completion of nothing");
     let mut want = Vec::new();
@@ -123,7 +123,7 @@ pub(crate) fn poll_completion_takes_one_at_a_time<D: IbvDomainImpl>(c: &mut Ctx<
 pub(crate) fn poll_completion_reports_failures<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
     let (config, src, dst) = (c.config(), c.patterned(8, 8)?, c.b.alloc(8)?);
     let cq = c.a.create_cq(depth_of(&config)).say("create_cq")?;
-    let (mut qp, _peer, _) = c.connect_on(&cq, &config, &config)?;
+    let (mut qp, _peer) = c.connect_on(&cq, &config, &config)?;
     let stale = ibv_core::IbvRemoteMemoryRegionView { rkey: !dst.remote.rkey, ..dst.remote };
     let ids = qp.queue_pair().put(stale, src.view()).say("put")?;
     let found = c.wait.until(

@@ -180,11 +180,14 @@ pub(crate) fn configuration_beyond_the_device_names_both_numbers<D: IbvDomainImp
     Ok(())
 }
 
+/// A field, and what sets it to a value that no device takes.
+type Spoil = (&'static str, fn(&mut IbvConfig));
+
 /// Values that no device takes are refused before one is asked.
 pub(crate) fn configuration_beyond_the_specification_is_refused<D: IbvDomainImpl>(
     c: &mut Ctx<'_, D>,
 ) -> Done {
-    let fields: [(&str, fn(&mut IbvConfig)); 9] = [
+    let fields: [Spoil; 9] = [
         ("port_num", |c| c.port_num = 0),
         ("max_send_wr", |c| c.max_send_wr = 0),
         ("retry_cnt", |c| c.retry_cnt = 8),

@@ -19,9 +19,11 @@ pub(crate) fn endpoint_is_readable_in_reset_and_stable<D: IbvDomainImpl>(c: &mut
     let (mut qp, _cq) = c.unconnected(&c.config())?;
     let info = qp.get_qp_info().say("get_qp_info")?;
     ensure_eq!(qp.get_qp_info().say("get_qp_info")?, info, "the endpoint asked for twice");
-    let mut link = c.link()?;
-    let again = link.qp.queue_pair().get_qp_info().say("get_qp_info")?;
-    ensure_eq!(again, link.info, "the endpoint after connect");
+    let (peer, theirs) = c.b.create_qp(&c.config(), false)?;
+    c.b.connect(peer, &info)?;
+    let mut qp = qp.connect(&theirs).map_err(|(_, e)| format!("connect: {e}"))?;
+    ensure_eq!(qp.queue_pair().get_qp_info().say("get_qp_info")?, info, "the endpoint after connect");
+    ensure_eq!(c.b.endpoint(peer)?, theirs, "end b's endpoint after connect");
     Ok(())
 }
 

@@ -34,8 +34,8 @@ pub(crate) fn shared_queue_gives_each_queue_pair_its_credits<D: IbvDomainImpl>(c
 pub(crate) fn poll_completion_is_refused_on_a_shared_queue<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
     let config = c.config();
     let cq = c.a.create_cq(2 * depth_of(&config)).say("create_cq")?;
-    let (mut x, _, _) = c.connect_on(&cq, &config, &config)?;
-    let (y, _, _) = c.connect_on(&cq, &config, &config)?;
+    let (mut x, _) = c.connect_on(&cq, &config, &config)?;
+    let (y, _) = c.connect_on(&cq, &config, &config)?;
     let refused = x.queue_pair().poll_completion(PollTarget::Send);
     ensure!(
         matches!(refused, Err(PollCompletionError::Shared)),
@@ -52,7 +52,7 @@ pub(crate) fn queue_without_room_refuses_a_queue_pair<D: IbvDomainImpl>(c: &mut 
     let config = c.config();
     let (need, depth) = (depth_of(&config), depth_of(&config) + 1);
     let cq = c.a.create_cq(depth).say("create_cq")?;
-    let (first, _, _) = c.connect_on(&cq, &config, &config)?;
+    let (first, _) = c.connect_on(&cq, &config, &config)?;
     let e =
         c.a.create_queue_pair(config.clone(), &cq, &cq).err().say("a queue was shared beyond its depth")?;
     ensure_eq!(e.kind(), ErrorKind::OutOfResources, "kind of the error");
@@ -98,7 +98,7 @@ pub(crate) fn stale_completions_harm_nobody<D: IbvDomainImpl>(c: &mut Ctx<'_, D>
     let cq = c.a.create_cq(4 * depth_of(&config)).say("create_cq")?;
     let mut poller = cq.poller().say("poller")?;
     for round in 0..6 {
-        let (mut old, _, _) = c.connect_on(&cq, &config, &config)?;
+        let (mut old, _) = c.connect_on(&cq, &config, &config)?;
         for _ in 0..5 {
             let _ids = old.put(dst.remote, src.view()).say("put")?;
         }
@@ -106,7 +106,7 @@ pub(crate) fn stale_completions_harm_nobody<D: IbvDomainImpl>(c: &mut Ctx<'_, D>
             c.wait.settle();
         }
         drop(old);
-        let (mut new, _, _) = c.connect_on(&cq, &config, &config)?;
+        let (mut new, _) = c.connect_on(&cq, &config, &config)?;
         let ids = new.put(dst.remote, src.view()).say("put")?;
         let mut out = [IbvWc::default(); 4];
         c.wait.until(
@@ -147,7 +147,7 @@ pub(crate) fn queue_pairs_come_and_go_while_a_thread_polls<D: IbvDomainImpl>(c: 
         let made = (|| {
             for _ in 0..40 {
                 // A dead one's share of the queue returns when the other thread has seen it empty.
-                let (mut qp, peer, _) = wait.until_other_thread(
+                let (mut qp, peer) = wait.until_other_thread(
                     || "the polling thread to give room back".into(),
                     || match c.connect_on(&cq, &config, &config) {
                         Err(e) if e.contains("reserved") => Ok(None),

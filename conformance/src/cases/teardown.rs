@@ -18,7 +18,7 @@ struct Own<D: IbvDomainImpl> {
 fn own<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Result<Own<D>, String> {
     let config = c.config();
     let cq = c.a.create_cq(depth_of(&config)).say("create_cq")?;
-    let (qp, _, _) = c.connect_on(&cq, &config, &config)?;
+    let (qp, _) = c.connect_on(&cq, &config, &config)?;
     Ok(Own { qp, _cq: cq, src: c.patterned(256, 1)?, dst: c.b.alloc(256)? })
 }
 
@@ -241,8 +241,7 @@ pub(crate) fn completion_queue_outlives_its_queue_pairs<D: IbvDomainImpl>(c: &mu
     let cq = c.a.create_cq(depth_of(&config)).say("create_cq")?;
     let mut poller = cq.poller().say("poller")?;
     for round in 0..8 {
-        let (mut qp, _, _) =
-            c.connect_on(&cq, &config, &config).map_err(|e| format!("round {round}: {e}"))?;
+        let (mut qp, _) = c.connect_on(&cq, &config, &config).map_err(|e| format!("round {round}: {e}"))?;
         let ids = qp.put(dst.remote, src.view()).say("put")?;
         let got = ids_of(&wait_on(&c.wait, &mut poller, 1)?)?;
         ensure_eq!(got, Vec::from(ids), "ids in round {round}");

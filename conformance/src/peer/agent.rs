@@ -6,7 +6,7 @@ use super::wire::{Command, Limits, RangeOf, Reply, WireRequest};
 use crate::pattern;
 use ibv_core::{
     Access, Closing, Connected, HeapMemory, IbvConfig, IbvCq, IbvDomain, IbvDomainImpl, IbvMemoryRegion,
-    IbvMemoryRegionView, IbvQpInfo, IbvWc, Op, Payload, Poller, QueuePair, Request,
+    IbvMemoryRegionView, IbvQpInfo, IbvQueuePair, IbvWc, Op, Payload, Poller, QueuePair, Request,
 };
 use std::{collections::BTreeMap, fmt::Display, sync::Arc};
 
@@ -69,6 +69,7 @@ impl<D: IbvDomainImpl> Agent<D> {
             Command::Poll { qp, max } => self.poll(qp, max),
             Command::State { qp } => self.state(qp),
             Command::Config { qp } => self.config(qp),
+            Command::Endpoint { qp } => self.endpoint(qp),
             Command::StartClose { qp } => self.start_close(qp),
             Command::DropQp { qp } => {
                 self.qps.remove(&qp).map(|_| Reply::Done).ok_or_else(|| no("queue pair", qp))
@@ -248,6 +249,15 @@ impl<D: IbvDomainImpl> Agent<D> {
             Stage::Gone => return Err("the queue pair is gone".into()),
         };
         state.map(|s| Reply::State(s.0)).map_err(say)
+    }
+
+    fn endpoint(&mut self, id: u32) -> Result<Reply, String> {
+        let info = match &mut self.slot(id)?.stage {
+            Stage::Unconnected(qp) => qp.get_qp_info(),
+            Stage::Connected(qp) => qp.queue_pair().get_qp_info(),
+            _ => return Err("the queue pair is closing".into()),
+        };
+        Ok(Reply::Bytes(info.map_err(say)?.to_bytes().to_vec()))
     }
 
     fn config(&mut self, id: u32) -> Result<Reply, String> {

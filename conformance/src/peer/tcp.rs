@@ -161,12 +161,15 @@ impl Peer for TcpPeer {
     }
 }
 
+/// End b while it is open, and how it goes on.
+type Serving<D> = Option<(Agent<D>, Arc<dyn Fn() -> Progress + Send + Sync>)>;
+
 /// Serves one run as end b, until the other end says that it is over.
 pub(crate) fn serve<F: Fixture + ?Sized>(fixture: &F, listener: &TcpListener) -> Result<(), String> {
     let (stream, from) = listener.accept().map_err(|e| format!("accept a connection: {e}"))?;
     let mut channel = Channel::new(stream)?;
     channel.greet(&Greeting::of(fixture, Side::B)).map_err(|e| format!("{from}: {e}"))?;
-    let mut end: Option<(Agent<F::Domain>, Arc<dyn Fn() -> Progress + Send + Sync>)> = None;
+    let mut end: Serving<F::Domain> = None;
     loop {
         let progress = end.as_ref().map(|(_, progress)| progress.clone());
         let command = channel.receive(|| {
@@ -185,8 +188,6 @@ pub(crate) fn serve<F: Fixture + ?Sized>(fixture: &F, listener: &TcpListener) ->
         channel.send(&reply)?;
     }
 }
-
-type Serving<D> = Option<(Agent<D>, Arc<dyn Fn() -> Progress + Send + Sync>)>;
 
 fn reopen<F: Fixture + ?Sized>(fixture: &F, end: &mut Serving<F::Domain>) -> Reply {
     match fixture.end(Side::B) {

@@ -137,6 +137,9 @@ pub(crate) enum Command {
     Config {
         qp: u32,
     },
+    Endpoint {
+        qp: u32,
+    },
     StartClose {
         qp: u32,
     },
