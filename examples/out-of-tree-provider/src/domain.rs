@@ -7,12 +7,13 @@
 //! holds: so when it returns, no copy is running and none can start.
 
 use crate::{
+    PORT,
     fabric::{Completions, Fabric},
     queue_pair::ShmQueuePair,
 };
 use ibv_core::{
-    Access, Caps, CompletionQueue, CqConfig, Error, IbvConfig, IbvDomainImpl, IbvWc, PollCompletionError,
-    QpCore, Registration, SharedBytes, Support,
+    Access, Caps, CompletionQueue, CqConfig, Error, ErrorKind, Gid, GidChoice, IbvConfig, IbvDomainImpl,
+    IbvWc, PollCompletionError, QpCore, Registration, SharedBytes, Support,
 };
 use std::ptr::NonNull;
 
@@ -93,6 +94,7 @@ impl IbvDomainImpl for ShmDomain {
         recv_cq: &ShmCq,
         core: QpCore,
     ) -> Result<ShmQueuePair, Error> {
+        check(config, self.fabric.gid())?;
         let (send_cq, recv_cq) = (send_cq.0.clone(), recv_cq.0.clone());
         let qp_num = self.fabric.lock().create_qp(self.id, config, send_cq, recv_cq)?;
         Ok(ShmQueuePair::new(self.fabric.clone(), qp_num, config, core))
@@ -106,6 +108,23 @@ impl IbvDomainImpl for ShmDomain {
         let key = self.fabric.lock().register(self.id, iova, bytes, access)?;
         Ok(ShmRegistration { fabric: self.fabric.clone(), key, iova })
     }
+}
+
+/// Core has checked ranges; what is in which table of the port, only the provider knows.
+fn check(config: &IbvConfig, gid: Gid) -> Result<(), Error> {
+    let known = match config.gid {
+        GidChoice::Auto | GidChoice::Index(0) => true,
+        GidChoice::Exact(wanted) => wanted == gid,
+        _ => false,
+    };
+    if (config.port_num, config.pkey_index, known) == (PORT, 0, true) {
+        return Ok(());
+    }
+    let (port, pkey, choice) = (config.port_num, config.pkey_index, config.gid);
+    let detail = format!(
+        "port {port}, partition key {pkey} and GID {choice:?}; this device has port {PORT}, key 0 and GID {gid} at 0"
+    );
+    Err(Error::new(ErrorKind::InvalidConfig, "create_qp", detail))
 }
 
 // SAFETY: the fabric copies only under its lock and only through keys that it has. `deregister` removes

@@ -95,8 +95,12 @@ pub(crate) struct Flight {
 
 impl Flight {
     pub(crate) fn new(wr: &WorkRequest<'_>) -> Result<Self, PostError> {
-        let Payload::Sges(views) = wr.local else { return Err(PostError::InlineTooLong) };
-        let local = Range::local(views)?;
+        // `caps()` admits no inline data, but a request of no bytes may still come as such.
+        let local = match wr.local {
+            Payload::Sges(views) => Range::local(views)?,
+            Payload::Inline([]) => Range::default(),
+            Payload::Inline(_) => return Err(PostError::InlineTooLong),
+        };
         let remote = Range { key: wr.remote.rkey, addr: wr.remote.addr, len: local.len };
         Ok(Self { id: wr.id, op: wr.op, signaled: wr.signaled, local, remote, waits_since: None })
     }

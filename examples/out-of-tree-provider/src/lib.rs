@@ -11,9 +11,12 @@ pub use domain::{ShmCq, ShmDomain, ShmPoller, ShmRegistration};
 pub use fabric::Fabric;
 pub use queue_pair::ShmQueuePair;
 
-use ibv_core::{DeviceKind, Error, ErrorKind, IbvDeviceInfo, IbvPort, Provider};
+use ibv_core::{DeviceKind, Error, ErrorKind, Gid, GidEntry, GidType, IbvDeviceInfo, IbvPort, Provider};
 
 const DEVICES: [&str; 2] = ["shm0", "shm1"];
+
+/// The one port of each; its GID table has one entry, and its partition key table too.
+pub(crate) const PORT: u8 = 1;
 
 /// Two devices on one fabric. Providers that are to reach each other are clones of one.
 #[derive(Clone, Debug, Default)]
@@ -34,7 +37,7 @@ impl Provider for ShmProvider {
     }
 
     fn devices(&self) -> Result<Vec<IbvDeviceInfo>, Error> {
-        Ok(DEVICES.map(describe).into())
+        Ok(DEVICES.map(|name| describe(name, self.0.gid())).into())
     }
 
     fn open(&self, device: &IbvDeviceInfo) -> Result<ShmDomain, Error> {
@@ -47,10 +50,12 @@ impl Provider for ShmProvider {
 }
 
 /// `SoftwareUser`, because a report must never take this for a network adapter.
-fn describe(name: &str) -> IbvDeviceInfo {
+fn describe(name: &str, gid: Gid) -> IbvDeviceInfo {
     let mut info = IbvDeviceInfo::new(name);
     info.kind = DeviceKind::SoftwareUser;
     info.fw_ver = env!("CARGO_PKG_VERSION").into();
-    info.ports = vec![IbvPort::new(1)];
+    let mut port = IbvPort::new(PORT);
+    port.gids = vec![GidEntry { index: 0, gid, gid_type: GidType::None, netdev: None }];
+    info.ports = vec![port];
     info
 }
