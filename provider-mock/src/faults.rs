@@ -219,7 +219,8 @@ impl Faults {
         self.wire(n, Wire::Delay(by))
     }
 
-    /// The next `n` messages that need a receive find none.
+    /// The next `n` messages that need a receive find none. Endless ones against a requester that retries
+    /// for ever keep [`Fabric::run`] busy for ever.
     pub fn not_ready(self, n: u64) -> Self {
         self.wire(n, Wire::NotReady)
     }
@@ -254,7 +255,7 @@ impl Faults {
         self.report(n, Report::Repeat)
     }
 
-    /// The next `n` completions are written `by` later.
+    /// The next `n` completions are written `by` later, and overtaken by others meanwhile.
     pub fn delay_completions(self, n: u64, by: Duration) -> Self {
         self.report(n, Report::Delay(by))
     }

@@ -4,6 +4,9 @@ use crate::schedule::Schedule;
 use ibv_core::{Caps, Support};
 use std::time::Duration;
 
+/// The longest message of any transport here, bytes (IB specification vol. 1, 9.7).
+const LARGEST: usize = 1 << 31;
+
 /// Who moves the bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Drive {
@@ -28,9 +31,10 @@ pub struct FabricConfig {
     pub drive: Drive,
     /// Devices: `mock0`, `mock1`, … At least 1, at most 256. Default 2.
     pub devices: u32,
-    /// Largest put or get in one work request, bytes. Default 1 MiB.
+    /// Largest put or get in one work request, bytes; at most 2^31, as the specification has it. Default
+    /// 1 MiB.
     pub max_msg_size: usize,
-    /// Largest send, bytes. Default 64 KiB.
+    /// Largest send, bytes; at most 2^31. Default 64 KiB.
     pub max_send_size: usize,
     /// Ranges in one request or receive. Default 4.
     pub max_sge: u32,
@@ -98,7 +102,8 @@ impl FabricConfig {
         caps.messages_in_order = ordered;
         caps.bytes_in_order = ordered;
         (caps.loopback, caps.rnr_retry) = (self.loopback, true);
-        (caps.max_msg_size, caps.max_send_size) = (self.max_msg_size, self.max_send_size);
+        (caps.max_msg_size, caps.max_send_size) =
+            (self.max_msg_size.min(LARGEST), self.max_send_size.min(LARGEST));
         (caps.max_send_sge, caps.max_recv_sge) = (self.max_sge, self.max_sge);
         caps.max_inline = self.max_inline;
         (caps.max_send_wr, caps.max_recv_wr, caps.max_cqe) = (self.max_wr, self.max_wr, self.max_cqe);

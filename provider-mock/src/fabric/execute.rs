@@ -324,7 +324,9 @@ impl State {
     /// Stores an atomic's old value at the requester.
     pub(super) fn store_old(&mut self, at: QpRef, slot: u32, old: u64) -> Result<(), Refusal> {
         let dst = self.local_side(at, slot, Want::LocalWrite);
-        self.regions.copy(dst, Source::Inline(&old.to_ne_bytes()), 0, 8)
+        self.regions.copy(dst, Source::Inline(&old.to_ne_bytes()), 0, 8)?;
+        self.device(at.device).counters.bytes += 8;
+        Ok(())
     }
 
     pub(super) fn update(&mut self, wqe: &Wqe, peer: QpRef) -> Result<u64, Refusal> {

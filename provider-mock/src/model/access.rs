@@ -51,7 +51,7 @@ impl Want {
         matches!(self, Self::RemoteRead | Self::RemoteWrite | Self::RemoteAtomic)
     }
 
-    /// The right a region needs (10.6.3, 11.2.8: local reads are always allowed).
+    /// The right a region needs (10.6: local reads are always allowed).
     pub const fn right(self) -> Access {
         match self {
             Self::LocalRead => Access::empty(),
@@ -82,7 +82,7 @@ pub enum Denied {
 /// first byte in the region. `region` is what the key table holds for the key, if anything.
 ///
 /// An empty range is granted whatever its key: zero-length requests carry keys that nobody validates
-/// (9.7.4.1.4).
+/// (9.7.4.1).
 ///
 /// # Errors
 /// The first rule broken. All bytes are checked before any moves.
@@ -119,7 +119,7 @@ pub const fn denied_status(denied: Denied, want: Want) -> WcStatus {
 }
 
 /// A key: 24 bits of index into a key table and 8 bits of tag, which changes with every registration so
-/// that an old key does not open what took its place (10.6.3.1).
+/// that an old key does not open what took its place (10.6).
 pub const fn key(index: u32, tag: u8) -> u32 {
     index << 8 | tag as u32
 }

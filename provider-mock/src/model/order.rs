@@ -15,7 +15,7 @@ pub enum Start {
 
 /// A fenced request waits for all earlier gets and atomics; a get or an atomic waits while as many are
 /// outstanding as both ends agreed on, and no longer: exceeding the limit queues and does not fail
-/// (10.8.3.3, 11.2.5.2).
+/// (10.8.3.3).
 pub fn start(op: Op, fence: bool, outstanding: u32, limit: u8) -> Start {
     match (fence && outstanding > 0, op.fills_local()) {
         (true, _) => Start::Wait,
@@ -26,12 +26,12 @@ pub fn start(op: Op, fence: bool, outstanding: u32, limit: u8) -> Start {
 }
 
 /// Whether a request of the send queue leaves a completion: a failure always does, a success where it
-/// was asked for (10.7.3.1, 10.8.6).
+/// was asked for (10.8).
 pub fn reports(signaled: bool, status: WcStatus) -> bool {
     signaled || status != WcStatus::SUCCESS
 }
 
-/// What a request reports that was still in a work queue when its queue pair failed (10.8.6.2): it is
+/// What a request reports that was still in a work queue when its queue pair failed (10.3.1): it is
 /// flushed, in posting order, behind the one that failed.
 pub const fn flushes() -> WcStatus {
     WcStatus::WR_FLUSH_ERR

@@ -10,7 +10,7 @@ pub struct Packets {
 }
 
 /// Cuts `len` bytes into payloads of `mtu` bytes, the last one shorter; an empty message is one empty
-/// packet (9.6.1, 9.7.2). An `mtu` of 0 counts as 1.
+/// packet (9.7). An `mtu` of 0 counts as 1.
 pub fn packets(len: u64, mtu: u32) -> Packets {
     Packets { at: 0, len, mtu: u64::from(mtu.max(1)), done: false }
 }

@@ -25,7 +25,7 @@ pub struct Refused {
 }
 
 impl Refused {
-    /// The receive is too short (9.7.4.1.5, 11.6.2): a local length error there, an invalid request at
+    /// The receive is too short (9.7.4.1, 11.6.2): a local length error there, an invalid request at
     /// the sender.
     pub const TOO_LONG: Self = Self { receiver: WcStatus::LOC_LEN_ERR, sender: WcStatus::REM_INV_REQ_ERR };
 

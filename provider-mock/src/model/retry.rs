@@ -33,7 +33,7 @@ pub fn rnr_timer(code: u8) -> Duration {
     Duration::from_micros(10 * TENS_OF_MICROSECONDS[usize::from(code & 31)])
 }
 
-/// Nobody answered a request that went out `sent` times by now, the first included (9.7.6.1.3, 9.9.2.1.1):
+/// Nobody answered a request that went out `sent` times by now, the first included (9.7.6.1.3, 9.9.2):
 /// it goes out `retry_cnt` times more, one timeout apart, and fails one timeout after the last.
 pub fn on_no_answer(sent: u32, retry_cnt: u8, timeout: u8) -> Retry {
     match ack_timeout(timeout) {

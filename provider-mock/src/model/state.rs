@@ -2,8 +2,8 @@
 
 use ibv_core::QpState;
 
-/// Whether a queue pair may be moved from one state to another (10.3.1, figure "QP/EE Context State
-/// Diagram"): up the ladder one rung at a time, and from anywhere to RESET or ERR.
+/// Whether a queue pair may be moved from one state to another (10.3.1): up the ladder one rung at a
+/// time, and from anywhere to RESET or ERR.
 pub fn may_change(from: QpState, to: QpState) -> bool {
     let up: &[QpState] = match from {
         QpState::RESET => &[QpState::INIT],
@@ -17,12 +17,12 @@ pub fn may_change(from: QpState, to: QpState) -> bool {
     matches!(to, QpState::RESET | QpState::ERR) || up.contains(&to)
 }
 
-/// Whether receives may be posted: from INIT on; in ERR they flush (10.3.1.2).
+/// Whether receives may be posted: from INIT on; in ERR they flush (10.3.1).
 pub fn takes_receives(state: QpState) -> bool {
     state != QpState::RESET
 }
 
-/// Whether sends may be posted: from RTS on; in SQE and ERR they flush (10.3.1.5).
+/// Whether sends may be posted: from RTS on; in SQE and ERR they flush (10.3.1).
 pub fn takes_sends(state: QpState) -> bool {
     matches!(state, QpState::RTS | QpState::SQD | QpState::SQE | QpState::ERR)
 }
