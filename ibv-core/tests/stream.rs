@@ -10,8 +10,11 @@ use std::{
     future::{Future, poll_fn},
     io::Write,
     pin::Pin,
-    sync::{Arc, atomic::Ordering::SeqCst},
-    task::Poll,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    task::{Context, Poll, Wake, Waker},
     thread,
     time::Duration,
 };
@@ -23,9 +26,28 @@ fn run<T>(test: impl Future<Output = T>) -> T {
     runtime.block_on(test)
 }
 
-/// The next item; a minute is not a measurement, it is a lost wake-up.
+/// Passes a wake-up on and remembers it.
+struct Woken(AtomicBool, Waker);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, SeqCst);
+        self.1.wake_by_ref();
+    }
+}
+
+/// The next item; a minute is not a measurement, it is a lost wake-up. The stream is asked again only
+/// when it asked for that: a deadline that looked once more would find what the stream had lost.
 async fn next<S: Stream + Unpin>(stream: &mut S, what: &str) -> Option<S::Item> {
-    let item = poll_fn(|cx| Pin::new(&mut *stream).poll_next(cx));
+    let mut woken: Option<Arc<Woken>> = None;
+    let item = poll_fn(|cx| {
+        let woken = woken.get_or_insert_with(|| Arc::new(Woken(AtomicBool::new(true), cx.waker().clone())));
+        if !woken.0.swap(false, SeqCst) {
+            return Poll::Pending;
+        }
+        let waker = Waker::from(woken.clone());
+        Pin::new(&mut *stream).poll_next(&mut Context::from_waker(&waker))
+    });
     let Ok(item) = tokio::time::timeout(Duration::from_secs(60), item).await else {
         panic!("waited a minute for {what}")
     };
