@@ -1,7 +1,8 @@
 //! What a device did, as values: the trace that makes runs comparable, and the reports of strict mode. Nothing here decides.
 
+use ibv_core::WcStatus;
+
 use crate::mlx5::transition::QpState;
-use crate::rules::Status;
 
 /// One thing that a device did.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -38,7 +39,7 @@ pub enum Event {
         /// Counter of the request.
         counter: u16,
         /// How it ended.
-        status: Status,
+        status: WcStatus,
     },
     /// A queue pair changed its state.
     State {

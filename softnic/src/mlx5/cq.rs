@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use ibv_core::WcStatus;
+
 use crate::fault::Faults;
 use crate::memory::{Fault, Pinned};
 use crate::mlx5::cqe::{Cqe, INVALID, Kind};
-use crate::rules::Status;
 use crate::trace::{Breach, Event, Trace};
 
 /// Counters of completion queues have 24 bits.
@@ -112,7 +113,7 @@ impl Cq {
         if cqe.is_solicited() {
             self.solicited = self.producer;
         }
-        let status = if let Kind::Error { status, .. } = cqe.kind { status } else { Status::Success };
+        let status = if let Kind::Error { status, .. } = cqe.kind { status } else { WcStatus::SUCCESS };
         out.trace.event(Event::Completed { cqn, qpn: cqe.qpn, counter: cqe.counter, status });
         Ok(())
     }

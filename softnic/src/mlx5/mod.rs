@@ -221,13 +221,16 @@ impl Engine {
 
 impl Shared {
     fn land_late_payloads(&mut self) {
-        self.late.retain_mut(|(steps, addr, data)| {
-            if *steps > 0 {
-                *steps -= 1;
+        let regions = &self.regions;
+        self.late.retain_mut(|late| {
+            if late.steps > 0 {
+                late.steps -= 1;
                 return true;
             }
-            // Memory that vanished meanwhile takes the payload with it: nobody is left to be told.
-            let _ = memory::write(*addr, data);
+            if regions.get(late.rkey).is_some() {
+                // Memory that vanished takes the payload with it: nobody is left to be told.
+                let _ = memory::write(late.addr, &late.data);
+            }
             false
         });
     }

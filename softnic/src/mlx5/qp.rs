@@ -1,6 +1,8 @@
 //! Queue pairs of mlx5: rings, doorbells, attributes, state, and the flush. How requests are sent and answered is in
 //! `requester` and `responder`.
 
+use ibv_core::WcStatus;
+
 use crate::fabric::Fabric;
 use crate::fabric::packet::Address;
 use crate::fault::Faults;
@@ -12,7 +14,6 @@ use crate::mlx5::requester::Requester;
 use crate::mlx5::responder::Responder;
 use crate::mlx5::transition::QpState;
 use crate::mlx5::wqe::{BASIC_BLOCK, Control, MAX_DESCRIPTOR};
-use crate::rules::Status;
 use crate::trace::{Breach, Event, Trace};
 
 /// What a queue pair reaches beyond itself.
@@ -32,8 +33,21 @@ pub struct Shared {
     pub now: u64,
     /// Asynchronous events to be sent: context, element, type.
     pub async_events: Vec<(u32, u64, u32)>,
-    /// Payloads that are late on purpose: steps left, address, bytes.
-    pub late: Vec<(u32, u64, Vec<u8>)>,
+    /// Payloads that are late on purpose.
+    pub late: Vec<Late>,
+}
+
+/// A payload that is late on purpose.
+#[derive(Debug)]
+pub struct Late {
+    /// Steps until it lands.
+    pub steps: u32,
+    /// The region that it goes to; one that is gone meanwhile takes the payload with it.
+    pub rkey: u32,
+    /// Address in this process.
+    pub addr: u64,
+    /// The bytes.
+    pub data: Vec<u8>,
 }
 
 /// Asynchronous event types, as verbs numbers them.
@@ -351,13 +365,13 @@ impl Qp {
     /// Reports one request as flushed: first all sends, then all receives, each in order.
     pub(crate) fn flush_one(&mut self, shared: &mut Shared) {
         if let Some(request) = self.requester.pop() {
-            self.complete_error(Side::Send, request.index, request.opcode, Status::Flushed, shared);
+            self.complete_error(Side::Send, request.index, request.opcode, WcStatus::WR_FLUSH_ERR, shared);
         } else if self.unfetched() != 0 {
             self.flush_unfetched(shared);
         } else if self.untaken() != 0 {
             let counter = self.taken;
             self.taken = counter.wrapping_add(1);
-            self.complete_error(Side::Receive, counter, 0, Status::Flushed, shared);
+            self.complete_error(Side::Receive, counter, 0, WcStatus::WR_FLUSH_ERR, shared);
         }
     }
 
@@ -368,7 +382,7 @@ impl Qp {
             return;
         };
         self.fetched = index.wrapping_add(control.basic_blocks().min(self.unfetched()));
-        self.complete_error(Side::Send, index, control.opcode, Status::Flushed, shared);
+        self.complete_error(Side::Send, index, control.opcode, WcStatus::WR_FLUSH_ERR, shared);
     }
 
     /// Receives posted and not taken.
@@ -384,7 +398,7 @@ impl Qp {
         side: Side,
         counter: u16,
         opcode: u8,
-        status: Status,
+        status: WcStatus,
         shared: &mut Shared,
     ) {
         self.complete(side, counter, Kind::Error { side, opcode, status }, shared);

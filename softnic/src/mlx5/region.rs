@@ -1,18 +1,19 @@
-//! Registered memory: keys, and the way from a key and an address to the program's memory. The rules are in [`crate::rules`].
+//! Registered memory: keys, and the way from a key and an address to the program's memory. The rules are the shared rule-book's.
 
 use std::collections::BTreeMap;
 
+use provider_mock::model::{self, Denied, Range, Want};
+
 use crate::memory::{self, Fault, Mapping};
 use crate::mlx5::wqe::DataSegment;
-use crate::rules::{Denied, RegionFacts, check_region};
 
 /// A registered region.
 #[derive(Debug)]
 pub struct Region {
     /// The context it belongs to.
     pub context: u32,
-    /// What decides an access.
-    pub facts: RegionFacts,
+    /// What decides an access. Its two keys are one: mlx5 tells local and remote keys apart by use alone.
+    pub facts: model::Region,
     /// Address in this process of its first byte.
     pub base: u64,
     /// The device's own mapping, if a dma-buf was registered.
@@ -38,24 +39,26 @@ pub struct Regions {
 
 impl Regions {
     /// Adds a region; answers its key (24 bits of slot, 8 of tag). Slots are reused at once, with the next tag.
-    pub fn insert(&mut self, region: Region) -> u32 {
+    pub fn insert(&mut self, mut region: Region) -> u32 {
         // Slot 0 and key 0x100 (`MLX5_INVALID_LKEY`, slot 1) are never given.
         let slot = (2..).find(|s| !self.slots.contains_key(s)).expect("fewer than 2^32 regions");
         let tag = self.tags.get(&slot).map_or(slot as u8, |t| t.wrapping_add(1));
+        let key = model::key(slot, tag);
+        (region.facts.lkey, region.facts.rkey) = (key, key);
         self.tags.insert(slot, tag);
         self.slots.insert(slot, (tag, region));
-        slot << 8 | u32::from(tag)
+        key
     }
 
     /// The region of a key.
     pub fn get(&self, key: u32) -> Option<&Region> {
-        self.slots.get(&(key >> 8)).filter(|(tag, _)| *tag == key as u8).map(|(_, region)| region)
+        self.slots.get(&model::key_index(key)).filter(|(tag, _)| *tag == key as u8).map(|(_, region)| region)
     }
 
     /// Removes the region of a key.
     pub fn remove(&mut self, key: u32) -> Option<Region> {
         self.get(key)?;
-        self.slots.remove(&(key >> 8)).map(|(_, region)| region)
+        self.slots.remove(&model::key_index(key)).map(|(_, region)| region)
     }
 
     /// Removes all regions of a context.
@@ -69,15 +72,15 @@ impl Regions {
     }
 
     /// Checks an access of `len` bytes at `addr`.
-    pub fn span(&self, key: u32, pd: u32, need: u32, addr: u64, len: u64) -> Result<Span, Denied> {
+    pub fn span(&self, key: u32, pd: u32, want: Want, addr: u64, len: u64) -> Result<Span, Denied> {
         let region = self.get(key);
-        let offset = check_region(region.map(|r| r.facts), pd, need, addr, len)?;
+        let offset = model::check(region.map(|r| &r.facts), pd, &Range { addr, len, key }, want)?;
         let base = region.map_or(0, |r| r.base);
         Ok(Span { addr: base.wrapping_add(offset), len })
     }
 
     /// Checks a list of local pieces, up to `len` bytes in total.
-    pub fn spans(&self, list: &[DataSegment], pd: u32, need: u32, len: u64) -> Result<Vec<Span>, Denied> {
+    pub fn spans(&self, list: &[DataSegment], pd: u32, want: Want, len: u64) -> Result<Vec<Span>, Denied> {
         let mut left = len;
         let mut spans = Vec::new();
         for piece in list {
@@ -85,7 +88,7 @@ impl Regions {
             if n == 0 {
                 break;
             }
-            spans.push(self.span(piece.lkey, pd, need, piece.addr, n)?);
+            spans.push(self.span(piece.lkey, pd, want, piece.addr, n)?);
             left -= n;
         }
         Ok(spans)
@@ -117,7 +120,9 @@ mod tests {
     use super::*;
 
     fn region(pd: u32, base: u64, len: u64) -> Region {
-        Region { context: 1, facts: RegionFacts { pd, access: 7, iova: base, len }, base, mapping: None }
+        let access = ibv_core::Access::from_bits_retain(7);
+        let facts = model::Region { lkey: 0, rkey: 0, pd, base, len, access };
+        Region { context: 1, facts, base, mapping: None }
     }
 
     #[test]
@@ -128,8 +133,8 @@ mod tests {
         let second = regions.insert(region(1, 0x1000, 16));
         assert_eq!(first >> 8, second >> 8);
         assert_ne!(first, second);
-        assert_eq!(regions.span(first, 1, 1, 0x1000, 8), Err(Denied::Key));
-        assert_eq!(regions.span(second, 1, 1, 0x1000, 8), Ok(Span { addr: 0x1000, len: 8 }));
+        assert_eq!(regions.span(first, 1, Want::LocalWrite, 0x1000, 8), Err(Denied::Key));
+        assert_eq!(regions.span(second, 1, Want::LocalWrite, 0x1000, 8), Ok(Span { addr: 0x1000, len: 8 }));
         assert!(regions.remove(first).is_none());
     }
 
@@ -139,8 +144,8 @@ mod tests {
         let lkey = regions.insert(region(1, 0x1000, 100));
         let piece = |addr, len| DataSegment { len, lkey, addr };
         let list = [piece(0x1000, 10), piece(0x1020, 10), piece(0x9000, 10)];
-        let spans = regions.spans(&list, 1, 1, 15).unwrap();
+        let spans = regions.spans(&list, 1, Want::LocalWrite, 15).unwrap();
         assert_eq!(spans, [Span { addr: 0x1000, len: 10 }, Span { addr: 0x1020, len: 5 }]);
-        assert_eq!(regions.spans(&list, 1, 1, 21), Err(Denied::Range));
+        assert_eq!(regions.spans(&list, 1, Want::LocalWrite, 21), Err(Denied::Bounds));
     }
 }

@@ -3,13 +3,16 @@
 
 use std::collections::VecDeque;
 
+use ibv_core::{Op, WcStatus};
+use provider_mock::model::{self, Retry, Start, Want};
+
 use crate::fabric::packet::{Body, Function, Operation, Packet, Reply, Request};
 use crate::mlx5::cqe::{Kind, Side};
 use crate::mlx5::qp::{Qp, Shared};
-use crate::mlx5::region::{Span, scatter};
+use crate::mlx5::region::scatter;
 use crate::mlx5::transition::QpState;
 use crate::mlx5::wqe::{DataSegment, Opcode, Segment, SendWqe, decode_send};
-use crate::rules::{Nak, Psn, Retries, Status, access, ack_timeout_ns, mtu_bytes, packets, rnr_timer_ns};
+use crate::rules::{Nak, Psn, mtu_bytes, packet_count};
 use crate::trace::Event;
 
 /// Longest message in bytes.
@@ -26,8 +29,9 @@ pub struct Requester {
     flight: VecDeque<Outstanding>,
     /// Index in `flight` of the next one to be sent (again).
     cursor: usize,
-    transport: Retries,
-    rnr: Retries,
+    /// How often requests went out again since the last progress, and how often the peer was not ready.
+    resends: u32,
+    naks: u32,
     /// When the wait for an answer ends.
     timer: Option<u64>,
     /// Not ready: nothing is sent before.
@@ -42,8 +46,8 @@ impl Default for Requester {
             next: Psn::new(0),
             flight: VecDeque::new(),
             cursor: 0,
-            transport: Retries::transport(0),
-            rnr: Retries::rnr(0),
+            resends: 0,
+            naks: 0,
             timer: None,
             not_before: None,
             halted: false,
@@ -62,10 +66,10 @@ pub struct Outstanding {
     len: u64,
     psn: Psn,
     packets: u32,
-    /// Where a READ or an atomic puts its result.
-    target: Vec<Span>,
+    /// Where a READ or an atomic puts its result. Looked up again when it comes: the region may be gone by then.
+    target: Vec<DataSegment>,
     request: Option<Request>,
-    outcome: Option<Status>,
+    outcome: Option<WcStatus>,
 }
 
 impl Outstanding {
@@ -79,11 +83,9 @@ impl Outstanding {
 }
 
 impl Requester {
-    /// Starts at the number and with the budgets that `modify_qp` set.
-    pub fn start(&mut self, psn: u32, retries: u8, rnr_retries: u8) {
+    /// Starts at the number that `modify_qp` set.
+    pub fn start(&mut self, psn: u32) {
         self.next = Psn::new(psn);
-        self.transport = Retries::transport(retries);
-        self.rnr = Retries::rnr(rnr_retries);
     }
 
     /// First basic block of the oldest request under way.
@@ -152,13 +154,10 @@ impl Qp {
 
     /// A fence, or too many READs and atomics under way.
     fn is_held_back(&self) -> bool {
-        let reads = self.requester.reads();
-        if reads == 0 {
-            return false;
-        }
         let Some((control, _)) = self.fetch_bytes(self.fetched) else { return false };
-        let reader = Opcode::from_code(control.opcode).is_some_and(Opcode::writes_locally);
-        control.fenced() || reader && reads >= usize::from(self.attr.max_rd_atomic.max(1))
+        let Some(op) = Opcode::from_code(control.opcode).and_then(op) else { return false };
+        let reads = self.requester.reads() as u32;
+        model::start(op, control.fenced(), reads, self.attr.max_rd_atomic) != Start::Now
     }
 
     /// Sends one request: again, or freshly fetched.
@@ -184,7 +183,7 @@ impl Qp {
             Ok(wqe) => self.build(wqe, shared),
             Err(malformed) => {
                 crate::log::debug(|| format!("queue pair {:#x} request {index}: {malformed}", self.qpn));
-                Err(Status::LocalQpOperation)
+                Err(WcStatus::LOC_QP_OP_ERR)
             }
         };
         let outstanding = built.unwrap_or_else(|status| {
@@ -197,10 +196,10 @@ impl Qp {
         self.requester.flight.push_back(outstanding);
     }
 
-    fn build(&self, wqe: SendWqe, shared: &Shared) -> Result<Outstanding, Status> {
+    fn build(&self, wqe: SendWqe, shared: &Shared) -> Result<Outstanding, WcStatus> {
         let len = wqe.len();
         if len > MAX_MESSAGE {
-            return Err(Status::LocalLength);
+            return Err(WcStatus::LOC_LEN_ERR);
         }
         let psn = self.requester.next;
         let mut outstanding = Outstanding {
@@ -209,13 +208,13 @@ impl Qp {
             signalled: wqe.control.signalled(),
             len,
             psn,
-            packets: packets(len, mtu_bytes(self.attr.path_mtu).unwrap_or(4096)),
+            packets: packet_count(len, mtu_bytes(self.attr.path_mtu).unwrap_or(4096)),
             target: Vec::new(),
             request: None,
             outcome: None,
         };
         if wqe.opcode == Opcode::Nop {
-            outstanding.outcome = Some(Status::Success);
+            outstanding.outcome = Some(WcStatus::SUCCESS);
             return Ok(outstanding);
         }
         let mut data = Vec::new();
@@ -230,26 +229,25 @@ impl Qp {
         Ok(outstanding)
     }
 
-    fn local_target(&self, wqe: &SendWqe, shared: &Shared) -> Result<Vec<Span>, Status> {
-        let pieces: Vec<DataSegment> = wqe
-            .segments
-            .iter()
-            .filter_map(|s| if let Segment::Memory(data) = s { Some(*data) } else { None })
-            .collect();
-        let spans = shared.regions.spans(&pieces, self.pd, access::LOCAL_WRITE, wqe.len());
-        spans.map_err(|_| Status::LocalProtection)
+    fn local_target(&self, wqe: &SendWqe, shared: &Shared) -> Result<Vec<DataSegment>, WcStatus> {
+        let memory = |s: &Segment| if let Segment::Memory(data) = s { Some(*data) } else { None };
+        let pieces: Vec<DataSegment> = wqe.segments.iter().filter_map(memory).collect();
+        match shared.regions.spans(&pieces, self.pd, Want::LocalWrite, wqe.len()) {
+            Ok(_) => Ok(pieces),
+            Err(_) => Err(WcStatus::LOC_PROT_ERR),
+        }
     }
 
-    fn gather(&self, segments: &[Segment], data: &mut Vec<u8>, shared: &Shared) -> Result<(), Status> {
+    fn gather(&self, segments: &[Segment], data: &mut Vec<u8>, shared: &Shared) -> Result<(), WcStatus> {
         for segment in segments {
             match segment {
                 Segment::Inline(bytes) => data.extend_from_slice(bytes),
                 Segment::Memory(piece) => shared
                     .regions
-                    .span(piece.lkey, self.pd, 0, piece.addr, u64::from(piece.len))
+                    .span(piece.lkey, self.pd, Want::LocalRead, piece.addr, u64::from(piece.len))
                     .ok()
                     .and_then(|span| span.append_to(data).ok())
-                    .ok_or(Status::LocalProtection)?,
+                    .ok_or(WcStatus::LOC_PROT_ERR)?,
             }
         }
         Ok(())
@@ -283,7 +281,7 @@ impl Qp {
         };
         match reply {
             Reply::Ack { .. } => self.acknowledge(at + 1),
-            Reply::Data { data, .. } => self.on_data(at, &data),
+            Reply::Data { data, .. } => self.on_data(at, &data, shared),
             Reply::Nak { nak, .. } => {
                 self.acknowledge(at);
                 self.on_nak(nak, shared);
@@ -306,7 +304,7 @@ impl Qp {
                 missing = Some(i);
                 break;
             }
-            outstanding.outcome = Some(Status::Success);
+            outstanding.outcome = Some(WcStatus::SUCCESS);
             progress = true;
         }
         if progress {
@@ -317,15 +315,16 @@ impl Qp {
         }
     }
 
-    fn on_data(&mut self, at: usize, data: &[u8]) {
+    fn on_data(&mut self, at: usize, data: &[u8], shared: &Shared) {
         self.acknowledge(at);
         let Some(outstanding) = self.requester.flight.get_mut(at) else { return };
         let expected = outstanding.needs_data() && outstanding.len == data.len() as u64;
         if !expected || outstanding.outcome.is_some() {
             return;
         }
-        let written = scatter(&outstanding.target, data);
-        outstanding.outcome = Some(if written.is_ok() { Status::Success } else { Status::LocalProtection });
+        let spans = shared.regions.spans(&outstanding.target, self.pd, Want::LocalWrite, outstanding.len);
+        let written = spans.is_ok_and(|spans| scatter(&spans, data).is_ok());
+        outstanding.outcome = Some(if written { WcStatus::SUCCESS } else { WcStatus::LOC_PROT_ERR });
         self.requester.refill();
     }
 
@@ -333,30 +332,39 @@ impl Qp {
     fn on_nak(&mut self, nak: Nak, shared: &mut Shared) {
         let Some(at) = self.requester.flight.iter().position(|o| o.outcome.is_none()) else { return };
         match nak {
-            Nak::ReceiverNotReady(timer) => {
-                if self.requester.rnr.take() {
-                    self.requester.cursor = at;
-                    self.requester.not_before = Some(shared.now + rnr_timer_ns(timer));
-                } else {
-                    self.fail(at, Status::RnrRetryExceeded);
-                }
-            }
+            Nak::ReceiverNotReady(timer) => self.on_not_ready(at, timer, shared.now),
             Nak::Sequence => self.go_back(at),
-            _ => self.fail(at, nak.status().unwrap_or(Status::RemoteOperation)),
+            _ => self.fail(at, nak.status().unwrap_or(WcStatus::REM_OP_ERR)),
+        }
+    }
+
+    fn on_not_ready(&mut self, at: usize, timer: u8, now: u64) {
+        self.requester.naks += 1;
+        match model::on_not_ready(self.requester.naks, self.attr.rnr_retry, timer) {
+            Retry::GiveUp(status) => self.fail(at, status),
+            Retry::After(pause) | Retry::Forever(pause) => {
+                self.requester.cursor = at;
+                self.requester.not_before = Some(now + pause.as_nanos() as u64);
+            }
+            Retry::Hang => {}
         }
     }
 
     /// Sends again from `at` on, if the budget allows.
     fn go_back(&mut self, at: usize) {
         self.requester.timer = None;
-        if self.requester.transport.take() {
-            self.requester.cursor = at;
-        } else {
-            self.fail(at, Status::RetryExceeded);
+        // A code of 0 stops the timer, not the answers to what was lost.
+        let timeout = self.attr.timeout.max(1);
+        match model::on_no_answer(self.requester.resends + 1, self.attr.retry_cnt, timeout) {
+            Retry::GiveUp(status) => self.fail(at, status),
+            _ => {
+                self.requester.resends += 1;
+                self.requester.cursor = at;
+            }
         }
     }
 
-    fn fail(&mut self, at: usize, status: Status) {
+    fn fail(&mut self, at: usize, status: WcStatus) {
         if let Some(outstanding) = self.requester.flight.get_mut(at) {
             outstanding.outcome = Some(status);
         }
@@ -367,7 +375,7 @@ impl Qp {
     fn on_silence(&mut self, at: usize, now: u64) {
         let unanswered = self.requester.flight.get(at).is_some_and(|o| o.outcome.is_none());
         if unanswered && self.requester.timer.is_none() {
-            self.requester.timer = ack_timeout_ns(self.attr.timeout).map(|t| now + t);
+            self.requester.timer = model::ack_timeout(self.attr.timeout).map(|t| now + t.as_nanos() as u64);
         }
     }
 
@@ -392,7 +400,7 @@ impl Qp {
     fn retire(&mut self, shared: &mut Shared) {
         while let Some(status) = self.requester.flight.front().and_then(|o| o.outcome) {
             let Some(done) = self.requester.pop() else { return };
-            if status != Status::Success {
+            if status != WcStatus::SUCCESS {
                 self.complete_error(Side::Send, done.index, done.opcode, status, shared);
                 self.set_state(QpState::Error, shared);
                 return;
@@ -409,9 +417,7 @@ impl Qp {
 
 impl Requester {
     fn refill(&mut self) {
-        self.transport.refill();
-        self.rnr.refill();
-        self.timer = None;
+        (self.resends, self.naks, self.timer) = (0, 0, None);
     }
 
     /// Whether an earlier request than `psn` is under way (for tests of the window).
@@ -420,7 +426,7 @@ impl Requester {
     }
 }
 
-fn failed(index: u16, opcode: u8, psn: Psn, status: Status) -> Outstanding {
+fn failed(index: u16, opcode: u8, psn: Psn, status: WcStatus) -> Outstanding {
     Outstanding {
         index,
         opcode,
@@ -432,6 +438,20 @@ fn failed(index: u16, opcode: u8, psn: Psn, status: Status) -> Outstanding {
         request: None,
         outcome: Some(status),
     }
+}
+
+/// The rule-book's word for an operation; it has none for a NOP.
+fn op(opcode: Opcode) -> Option<Op> {
+    Some(match opcode {
+        Opcode::Nop => return None,
+        Opcode::Write => Op::Write,
+        Opcode::WriteImm => Op::WriteWithImm(0),
+        Opcode::Send => Op::Send,
+        Opcode::SendImm => Op::SendWithImm(0),
+        Opcode::Read => Op::Read,
+        Opcode::CompareSwap => Op::CompareSwap { compare: 0, swap: 0 },
+        Opcode::FetchAdd => Op::FetchAdd(0),
+    })
 }
 
 fn operation(wqe: &SendWqe, len: u32) -> Operation {

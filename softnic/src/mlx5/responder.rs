@@ -3,14 +3,17 @@
 
 use std::collections::VecDeque;
 
+use ibv_core::{Access, Op, WcStatus};
+use provider_mock::model::{self, Denied, Refused, Want};
+
 use crate::fabric::packet::{Body, Function, Operation, Packet, Reply, Request};
 use crate::memory;
 use crate::mlx5::cqe::{Kind, Side, Source};
-use crate::mlx5::qp::{Qp, Shared, async_event};
+use crate::mlx5::qp::{Late, Qp, Shared, async_event};
 use crate::mlx5::region::{Span, scatter};
 use crate::mlx5::transition::QpState;
 use crate::mlx5::wqe::{Opcode, decode_receive};
-use crate::rules::{Arrival, Nak, Psn, RemoteAccess, Status, access, arrival};
+use crate::rules::{Arrival, Nak, Psn, arrival};
 
 /// Results of atomics kept for repeated requests.
 const KEPT_ATOMICS: usize = 16;
@@ -42,12 +45,18 @@ impl Responder {
 struct Refusal {
     nak: Nak,
     /// The completion of the receive that it would have filled.
-    receive: Option<Status>,
+    receive: Option<WcStatus>,
 }
 
 impl From<Nak> for Refusal {
     fn from(nak: Nak) -> Self {
         Self { nak, receive: None }
+    }
+}
+
+impl From<Refused> for Refusal {
+    fn from(refused: Refused) -> Self {
+        Self { nak: Nak::for_status(refused.sender), receive: Some(refused.receiver) }
     }
 }
 
@@ -125,25 +134,25 @@ impl Qp {
         match request.operation {
             Operation::Send { imm } => {
                 let spans = self.receive_spans(request.data.len() as u64, shared)?;
-                scatter(&spans, &request.data).map_err(|_| local_protection())?;
+                scatter(&spans, &request.data).map_err(|_| Refused::PROTECTED)?;
                 let opcode = if imm.is_some() { Opcode::SendImm } else { Opcode::Send };
                 self.complete_receive(packet, request, opcode, imm, shared);
                 Ok(Reply::Ack { psn })
             }
             Operation::Write { addr, rkey, imm } => {
                 let span =
-                    self.remote_span(RemoteAccess::Write, addr, rkey, request.data.len() as u64, shared)?;
+                    self.remote_span(Want::RemoteWrite, addr, rkey, request.data.len() as u64, shared)?;
                 if imm.is_some() && self.untaken() == 0 {
                     return Err(Nak::ReceiverNotReady(self.attr.min_rnr_timer).into());
                 }
-                self.write(span, &request.data, shared)?;
+                self.write(span, rkey, &request.data, shared)?;
                 if imm.is_some() {
                     self.complete_receive(packet, request, Opcode::WriteImm, imm, shared);
                 }
                 Ok(Reply::Ack { psn })
             }
             Operation::Read { addr, rkey, len } => {
-                let span = self.remote_span(RemoteAccess::Read, addr, rkey, u64::from(len), shared)?;
+                let span = self.remote_span(Want::RemoteRead, addr, rkey, u64::from(len), shared)?;
                 let mut data = Vec::new();
                 span.append_to(&mut data).map_err(|_| Nak::RemoteOperation)?;
                 Ok(Reply::Data { psn, data })
@@ -158,27 +167,24 @@ impl Qp {
 
     fn remote_span(
         &self,
-        kind: RemoteAccess,
+        want: Want,
         addr: u64,
         rkey: u32,
         len: u64,
         shared: &Shared,
     ) -> Result<Span, Refusal> {
-        if kind != RemoteAccess::Write && self.attr.max_dest_rd_atomic == 0 {
+        if want != Want::RemoteWrite && self.attr.max_dest_rd_atomic == 0 {
             return Err(Nak::InvalidRequest.into());
         }
-        if self.attr.access & kind.flag() == 0 {
+        if !Access::from_bits_retain(self.attr.access).contains(want.right()) {
             return Err(Nak::RemoteAccess.into());
         }
-        if len == 0 {
-            return Ok(Span { addr: 0, len: 0 });
-        }
-        shared.regions.span(rkey, self.pd, kind.flag(), addr, len).map_err(|_| Nak::RemoteAccess.into())
+        shared.regions.span(rkey, self.pd, want, addr, len).map_err(|denied| denied_nak(denied, want).into())
     }
 
-    fn write(&self, span: Span, data: &[u8], shared: &mut Shared) -> Result<(), Refusal> {
+    fn write(&self, span: Span, rkey: u32, data: &[u8], shared: &mut Shared) -> Result<(), Refusal> {
         if let Some(steps) = shared.faults.on_write() {
-            shared.late.push((steps, span.addr, data.to_vec()));
+            shared.late.push(Late { steps, rkey, addr: span.addr, data: data.to_vec() });
             return Ok(());
         }
         memory::write(span.addr, data).map_err(|_| Nak::RemoteOperation.into())
@@ -186,10 +192,7 @@ impl Qp {
 
     /// Atomic among the requests of this process's devices (`IBV_ATOMIC_HCA`): all of them run under one lock.
     fn atomic(&self, addr: u64, rkey: u32, function: Function, shared: &Shared) -> Result<u64, Refusal> {
-        if addr % 8 != 0 {
-            return Err(Nak::InvalidRequest.into());
-        }
-        let span = self.remote_span(RemoteAccess::Atomic, addr, rkey, 8, shared)?;
+        let span = self.remote_span(Want::RemoteAtomic, addr, rkey, 8, shared)?;
         let old = memory::read_u64(span.addr).map_err(|_| Nak::RemoteOperation)?;
         let new = function.apply(old);
         memory::write(span.addr, &new.to_ne_bytes()).map_err(|_| Nak::RemoteOperation)?;
@@ -210,10 +213,8 @@ impl Qp {
         };
         let list = decode_receive(&ring.copy(self.taken, ring.entry_size()));
         let room: u64 = list.iter().map(|s| u64::from(s.len)).sum();
-        if room < len {
-            return Err(Refusal { nak: Nak::InvalidRequest, receive: Some(Status::LocalLength) });
-        }
-        shared.regions.spans(&list, self.pd, access::LOCAL_WRITE, len).map_err(|_| local_protection())
+        model::accept(Op::Send, len, room)?;
+        Ok(shared.regions.spans(&list, self.pd, Want::LocalWrite, len).map_err(|_| Refused::PROTECTED)?)
     }
 
     fn complete_receive(
@@ -242,7 +243,7 @@ impl Qp {
         match request.operation {
             Operation::Send { .. } | Operation::Write { .. } => Some(Reply::Ack { psn }),
             Operation::Read { addr, rkey, len } => {
-                let span = self.remote_span(RemoteAccess::Read, addr, rkey, u64::from(len), shared).ok()?;
+                let span = self.remote_span(Want::RemoteRead, addr, rkey, u64::from(len), shared).ok()?;
                 let mut data = Vec::new();
                 span.append_to(&mut data).ok()?;
                 Some(Reply::Data { psn, data })
@@ -255,6 +256,6 @@ impl Qp {
     }
 }
 
-fn local_protection() -> Refusal {
-    Refusal { nak: Nak::RemoteOperation, receive: Some(Status::LocalProtection) }
+fn denied_nak(denied: Denied, want: Want) -> Nak {
+    Nak::for_status(model::denied_status(denied, want))
 }

@@ -156,4 +156,15 @@ mod tests {
             assert_eq!(check(from, Error, STATE | ACCESS), Err(Refused::Unwanted(from, Error, ACCESS)));
         }
     }
+
+    #[test]
+    fn the_table_has_the_transitions_of_the_shared_rule_book_but_those_of_datagrams() {
+        use ibv_core::QpState as Shared;
+        for (from, to) in (0..7u8).flat_map(|f| (0..7u8).map(move |t| (f, t))) {
+            let ours = row(QpState::from_code(from).unwrap(), QpState::from_code(to).unwrap()).is_some();
+            let shared = provider_mock::model::may_change(Shared(from.into()), Shared(to.into()));
+            // A reliable connection is never in SQE: only datagrams come back from there.
+            assert_eq!(ours, shared && (from, to) != (4 + 1, 3), "{from} to {to}");
+        }
+    }
 }

@@ -47,7 +47,7 @@ impl Host {
             qp.responder.start(qp.attr.rq_psn);
         }
         if (from, to) == (QpState::Rtr, QpState::Rts) {
-            qp.requester.start(qp.attr.sq_psn, qp.attr.retry_cnt, qp.attr.rnr_retry);
+            qp.requester.start(qp.attr.sq_psn);
         }
         if to == QpState::Reset {
             // Also from RESET: libmlx5 has zeroed the records, and so does the device its counters.

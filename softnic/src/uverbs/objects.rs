@@ -4,6 +4,9 @@
 
 use std::os::fd::{BorrowedFd, RawFd};
 
+use ibv_core::Access;
+use provider_mock::model;
+
 use crate::host::Host;
 use crate::memory::Mapping;
 use crate::mlx5::abi as mlx5;
@@ -11,19 +14,13 @@ use crate::mlx5::cq::{Cq, CqLayout};
 use crate::mlx5::qp::{Qp, QpLayout};
 use crate::mlx5::region::Region;
 use crate::mlx5::wqe::MAX_DESCRIPTOR;
-use crate::rules::{RegionFacts, access};
 use crate::uverbs::abi::{DestroyCqResp, QpCap};
 use crate::uverbs::query::{MAX_CQE, MAX_QP_WR};
 use crate::uverbs::{Errno, context::Context};
 
 /// Access flags that the device takes; optional ones (from bit 20 on) may be ignored.
-const KNOWN_ACCESS: u32 = access::LOCAL_WRITE
-    | access::REMOTE_WRITE
-    | access::REMOTE_READ
-    | access::REMOTE_ATOMIC
-    | access::ZERO_BASED
-    | HUGETLB
-    | OPTIONAL_ACCESS;
+const KNOWN_ACCESS: u32 = 15 | ZERO_BASED | HUGETLB | OPTIONAL_ACCESS;
+const ZERO_BASED: u32 = 1 << 5;
 const HUGETLB: u32 = 1 << 7;
 const OPTIONAL_ACCESS: u32 = 0x3ff0_0000;
 
@@ -123,8 +120,9 @@ impl Host {
     /// Registers memory; answers its key, which is also its handle.
     pub fn reg_mr(&mut self, context: u32, new: NewRegion) -> Result<u32, Errno> {
         self.check_pd(context, new.pd)?;
-        let remote_write = new.access & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0;
-        if new.access & !KNOWN_ACCESS != 0 || remote_write && new.access & access::LOCAL_WRITE == 0 {
+        let access = Access::from_bits_retain(new.access);
+        let remote_write = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
+        if new.access & !KNOWN_ACCESS != 0 || remote_write && !access.contains(Access::LOCAL_WRITE) {
             return Err(Errno::INVAL);
         }
         let (base, mapping) = self.back(&new)?;
@@ -134,7 +132,7 @@ impl Host {
         if mapping.is_none() {
             check_mapped(base, new.len)?;
         }
-        let facts = RegionFacts { pd: new.pd, access: new.access, iova: new.iova, len: new.len };
+        let facts = model::Region { lkey: 0, rkey: 0, pd: new.pd, base: new.iova, len: new.len, access };
         Ok(self.engine.shared.regions.insert(Region { context, facts, base, mapping }))
     }
 
