@@ -2,6 +2,7 @@
 //! party's own binary. What is run is `harness.rs`'s.
 
 use crate::{
+    differential,
     fixture::Fixture,
     harness::{self, Options},
     peer,
@@ -14,7 +15,7 @@ use std::{
     net::TcpListener,
     path::PathBuf,
     process::ExitCode,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// A [`Fixture`] of whichever domain, so that fixtures fit in one list. Every fixture is one.
@@ -29,6 +30,8 @@ pub trait DynFixture: Send + Sync {
     fn run(&self, options: &Options) -> Report;
     /// Runs one case by its exact name.
     fn run_case(&self, case: &str, options: &Options) -> Outcome;
+    /// See [`differential::run`](crate::differential::run).
+    fn differential(&self, cases: u32, seed: u64) -> Outcome;
     /// Is end b of one run in two processes, for whoever connects first.
     ///
     /// # Errors
@@ -51,6 +54,9 @@ impl<F: Fixture> DynFixture for F {
     }
     fn run_case(&self, case: &str, options: &Options) -> Outcome {
         harness::run_named(self, case, options)
+    }
+    fn differential(&self, cases: u32, seed: u64) -> Outcome {
+        differential::run(self, cases, seed)
     }
     fn serve(&self, listener: &TcpListener) -> Result<(), String> {
         peer::serve(self, listener)
@@ -82,6 +88,12 @@ struct Cli {
     /// Known failures: a JSON list of {"provider", "device", "case", "reason"}.
     #[arg(long, value_name = "FILE")]
     expect: Option<PathBuf>,
+    /// Runs so many generated programs besides, and compares with the mock's model.
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with_all = ["listen", "to"])]
+    differential: u32,
+    /// Generates other programs.
+    #[arg(long, value_name = "SEED", default_value_t = 1)]
+    seed: u64,
     /// Longest single wait, seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     deadline: u64,
@@ -136,7 +148,12 @@ fn carry_out(cli: &Cli, fixtures: &[&dyn DynFixture]) -> Result<usize, String> {
     let options = options(cli)?;
     let mut report = Report::default();
     for fixture in one_of_each(cli, &chosen) {
-        report.merge(fixture.run(&options));
+        let mut one = fixture.run(&options);
+        if cli.differential > 0 {
+            let (at, outcome) = (Instant::now(), fixture.differential(cli.differential, cli.seed));
+            one.add("generated_programs_agree_with_the_model", "differential", outcome, at.elapsed());
+        }
+        report.merge(one);
     }
     deliver(cli, &report)?;
     Ok(report.failed())

@@ -5,7 +5,7 @@ use crate::{
     fixture::{Pair, Unavailable},
     pattern::pattern,
     peer::{PeerEnd, PeerQp},
-    wait::Waiter,
+    wait::{Look, Waiter},
 };
 use ibv_core::{
     Access, Caps, Connected, HeapMemory, IbvConfig, IbvCq, IbvDomain, IbvDomainImpl, IbvMemoryRegion,
@@ -102,12 +102,12 @@ pub(crate) fn wait_on<D: IbvDomainImpl>(
 ) -> Result<Vec<IbvWc>, String> {
     let mut seen: Vec<IbvWc> = Vec::with_capacity(n);
     let mut out = [IbvWc::default(); 16];
-    let done = wait.until(
+    let done = wait.until_all(
         || format!("{n} completions"),
         || {
             let got = poller.poll(&mut out).say("poll")?;
             seen.extend(&out[..got]);
-            Ok((seen.len() >= n).then_some(()))
+            Ok(Look::counted(got, seen.len(), n))
         },
     );
     done.map_err(|e| format!("{e}; {} came: {}", seen.len(), list(&seen)))?;

@@ -64,3 +64,8 @@ pub use crate::{
     mimic::main,
     report::{CaseReport, Outcome, ProviderReport, Report},
 };
+
+/// The examples of the README compile and hold.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

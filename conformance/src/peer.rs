@@ -1,7 +1,7 @@
 //! End b, wherever it is: cases speak to it through [`Peer`], which is an agent in this process or one
 //! behind a socket. What the agent does with a command is `peer/agent.rs`'s.
 
-use crate::wait::Waiter;
+use crate::wait::{Look, Waiter};
 use ibv_core::{Access, Caps, IbvConfig, IbvQpInfo, IbvRemoteMemoryRegionView, IbvWc, QpState};
 
 mod agent;
@@ -229,11 +229,12 @@ impl<'p> PeerEnd<'p> {
         let wait = self.wait.clone();
         let mut seen = Vec::new();
         let what = format!("{n} completions at end b");
-        let done = wait.until(
+        let done = wait.until_all(
             || what.clone(),
             || {
-                seen.extend(self.poll(qp, 16)?);
-                Ok((seen.len() >= n).then_some(()))
+                let got = self.poll(qp, 16)?;
+                seen.extend(&got);
+                Ok(Look::counted(got.len(), seen.len(), n))
             },
         );
         done.map_err(|e| format!("{e}; {} came: {}", seen.len(), crate::ctx::list(&seen)))?;

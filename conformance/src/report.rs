@@ -2,7 +2,7 @@
 
 use crate::fixture::Versions;
 use serde::{Serialize, Serializer};
-use std::fmt;
+use std::{fmt, time::Duration};
 
 mod junit;
 
@@ -160,6 +160,15 @@ impl Report {
     /// Both reports' fixtures.
     pub fn merge(&mut self, other: Self) {
         self.providers.extend(other.providers);
+    }
+
+    /// Adds a result to the last fixture's.
+    pub(crate) fn add(&mut self, name: &str, group: &str, outcome: Outcome, took: Duration) {
+        if let Some(p) = self.providers.last_mut() {
+            p.cases.push(CaseReport::new(name, group, outcome, took.as_secs_f64()));
+            p.seconds += took.as_secs_f64();
+            p.count();
+        }
     }
 
     /// Cases that failed, unexpected passes included.

@@ -22,6 +22,26 @@ impl fmt::Debug for Waiter {
     }
 }
 
+/// What a look has found.
+pub(crate) enum Look<T> {
+    /// All of it.
+    Found(T),
+    /// A part of it: there may be more, even if the fabric is idle.
+    Some,
+    Nothing,
+}
+
+impl Look<()> {
+    /// `n` things more make `have` of `due`.
+    pub(crate) fn counted(n: usize, have: usize, due: usize) -> Self {
+        match n {
+            _ if have >= due => Self::Found(()),
+            0 => Self::Nothing,
+            _ => Self::Some,
+        }
+    }
+}
+
 /// How often a fabric has to say that it is idle before a wait believes it: another thread may be just
 /// about to post.
 const IDLE: u32 = 3;
@@ -34,10 +54,21 @@ impl Waiter {
         what: impl Fn() -> String,
         mut look: impl FnMut() -> Result<Option<T>, String>,
     ) -> Result<T, String> {
+        self.until_all(what, || Ok(look()?.map_or(Look::Nothing, Look::Found)))
+    }
+
+    /// The same for what is found bit by bit.
+    pub(crate) fn until_all<T>(
+        &self,
+        what: impl Fn() -> String,
+        mut look: impl FnMut() -> Result<Look<T>, String>,
+    ) -> Result<T, String> {
         let (end, mut idle) = (Instant::now() + self.deadline, 0);
         loop {
-            if let Some(found) = look()? {
-                return Ok(found);
+            match look()? {
+                Look::Found(found) => return Ok(found),
+                Look::Some => idle = 0,
+                Look::Nothing => {}
             }
             idle = if (self.progress)() == Progress::Idle { idle + 1 } else { 0 };
             if idle >= IDLE {

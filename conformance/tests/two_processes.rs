@@ -181,5 +181,6 @@ fn the_command_line_knows_what_it_can_not_do() {
         assert_eq!(code(wrong), ExitCode::from(2), "{wrong:?}");
     }
     assert_eq!(code(&["--provider", "mock", "--case", "put_writes_exactly", "--json"]), ExitCode::SUCCESS);
+    assert_eq!(code(&["--case", "put_writes_exactly", "--differential", "3"]), ExitCode::SUCCESS);
     assert_eq!(code(&["--case", "put_writes_exactly", "--to", "127.0.0.1:1"]), ExitCode::FAILURE);
 }

@@ -1,4 +1,5 @@
-//! Advertised is actual, both ways: what `Caps` offers works, what it does not offer is refused by name.
+//! T5: advertised is actual, both ways: what `Caps` offers works, and what it does not offer is refused with
+//! the one name `Unsupported`, whatever number the device has for it.
 
 use super::prelude::*;
 use ibv_core::{ErrorKind, IbvRemoteMemoryRegionView, Op, Payload, PostError, Request};

@@ -2,6 +2,7 @@
 //! `sharing`'s, waiting for events `channel`'s.
 
 use super::prelude::*;
+use crate::wait::Look;
 use ibv_core::{IbvWc, PollCompletionError, PollTarget, Request, WcOpcode, WcStatus};
 
 /// A17, B10: none is lost, none comes twice, each names its request.
@@ -66,12 +67,12 @@ pub(crate) fn polling_in_portions_loses_nothing<D: IbvDomainImpl>(c: &mut Ctx<'_
             want.extend(link.qp.put(dst.remote, src.view()).say("put")?.iter());
         }
         let (mut seen, mut out) = (Vec::new(), vec![IbvWc::default(); portion]);
-        c.wait.until(
+        c.wait.until_all(
             || format!("64 completions in portions of {portion}"),
             || {
                 let n = link.poller.poll(&mut out).say("poll")?;
                 seen.extend(&out[..n]);
-                Ok((seen.len() >= 64).then_some(()))
+                Ok(Look::counted(n, seen.len(), 64))
             },
         )?;
         let mut got = ids_of(&seen)?;
