@@ -7,7 +7,7 @@
 
 use crate::{
     queue_pair::MutantQueuePair,
-    world::{Region, Shared, lock},
+    world::{End, Region, Shared, lock},
 };
 use ibv_core::{
     Access, AnyDomain, Caps, CompletionQueue, CqConfig, Error, EventSource, IbvConfig, IbvDomainImpl, IbvWc,
@@ -19,12 +19,13 @@ use std::{collections::VecDeque, os::fd::BorrowedFd, ptr::NonNull, sync::Arc};
 #[derive(Debug)]
 pub struct MutantDomain {
     inner: AnyDomain,
+    end: End,
     shared: Arc<Shared>,
 }
 
 impl MutantDomain {
-    pub(crate) fn new(inner: AnyDomain, shared: &Arc<Shared>) -> Self {
-        Self { inner, shared: shared.clone() }
+    pub(crate) fn new(inner: AnyDomain, end: End, shared: &Arc<Shared>) -> Self {
+        Self { inner, end, shared: shared.clone() }
     }
 }
 
@@ -32,6 +33,7 @@ impl MutantDomain {
 #[derive(Debug)]
 pub struct MutantPoller {
     inner: Box<dyn CompletionQueue>,
+    end: End,
     /// What a hook made of earlier polls and there was no room for.
     backlog: VecDeque<IbvWc>,
     shared: Arc<Shared>,
@@ -41,6 +43,7 @@ pub struct MutantPoller {
 #[derive(Debug)]
 pub struct MutantRegistration {
     pub(crate) inner: Box<dyn Registration>,
+    end: End,
     pub(crate) shared: Arc<Shared>,
 }
 
@@ -58,7 +61,7 @@ impl IbvDomainImpl for MutantDomain {
 
     fn create_cq(&self, config: &CqConfig) -> Result<(AnyCq, MutantPoller), Error> {
         let (cq, inner) = self.inner.create_cq(config)?;
-        Ok((cq, MutantPoller { inner, backlog: VecDeque::new(), shared: self.shared.clone() }))
+        Ok((cq, MutantPoller { inner, end: self.end, backlog: VecDeque::new(), shared: self.shared.clone() }))
     }
 
     fn events(&self) -> Result<Box<dyn EventSource>, Error> {
@@ -78,7 +81,7 @@ impl IbvDomainImpl for MutantDomain {
             if self.shared.hooks.cqs_swapped { [recv_cq, send_cq] } else { [send_cq, recv_cq] };
         // SAFETY: forwarded contract.
         let inner = unsafe { self.inner.create_queue_pair(&config, send_cq, recv_cq, core) }?;
-        MutantQueuePair::new(inner, &self.shared)
+        MutantQueuePair::new(inner, self.end, &self.shared)
     }
 
     unsafe fn register(&self, mem: NonNull<[u8]>, access: Access) -> Result<MutantRegistration, Error> {
@@ -89,9 +92,10 @@ impl IbvDomainImpl for MutantDomain {
         // SAFETY: `mem` is valid until `deregister` succeeds, which forgets this value first; the range is
         // that of the region's own accesses.
         let bytes = unsafe { SharedBytes::new(mem) };
-        let region = Region { lkey: inner.lkey(), rkey: inner.rkey(), base: inner.iova(), bytes };
+        let (lkey, rkey, base) = (inner.lkey(), inner.rkey(), inner.iova());
+        let region = Region { end: self.end, lkey, rkey, base, bytes };
         lock(&self.shared.world).live.push(region);
-        Ok(MutantRegistration { inner, shared: self.shared.clone() })
+        Ok(MutantRegistration { inner, end: self.end, shared: self.shared.clone() })
     }
 
     unsafe fn register_dmabuf(
@@ -104,7 +108,7 @@ impl IbvDomainImpl for MutantDomain {
     ) -> Result<MutantRegistration, Error> {
         // SAFETY: forwarded contract.
         let inner = unsafe { self.inner.register_dmabuf(fd, offset, len, iova, access) }?;
-        Ok(MutantRegistration { inner, shared: self.shared.clone() })
+        Ok(MutantRegistration { inner, end: self.end, shared: self.shared.clone() })
     }
 }
 
@@ -121,8 +125,11 @@ unsafe impl Registration for MutantRegistration {
         self.inner.iova()
     }
     fn deregister(&mut self) -> Result<(), Error> {
-        let rkey = self.inner.rkey();
-        lock(&self.shared.world).live.retain(|r| r.rkey != rkey);
+        let name = (self.end, self.inner.rkey());
+        let mut world = lock(&self.shared.world);
+        world.live.retain(|r| (r.end, r.rkey) != name);
+        world.dead.push(name);
+        drop(world);
         (self.shared.hooks.deregister)(self)
     }
 }
@@ -133,7 +140,10 @@ impl MutantPoller {
         let mut found = vec![IbvWc::default(); want];
         let n = self.inner.poll(&mut found)?;
         found.truncate(n);
-        (self.shared.hooks.polled)(&mut lock(&self.shared.world), &mut found);
+        let mut world = lock(&self.shared.world);
+        world.polling = self.end;
+        (self.shared.hooks.polled)(&mut world, &mut found);
+        drop(world);
         self.backlog.extend(found);
         Ok(())
     }

@@ -1,6 +1,11 @@
 //! Two ends of a mutant on a mock fabric of their own, made afresh for each case.
 
-use crate::{domain::MutantDomain, hooks::Hooks, mutations::Mutant, world::Shared};
+use crate::{
+    domain::MutantDomain,
+    hooks::Hooks,
+    mutations::Mutant,
+    world::{End, Shared},
+};
 use conformance::{Fixture, Pair, Progress, Unavailable, fixtures::mock::Mock};
 use ibv_core::{AnyDomain, IbvDeviceInfo, IbvDomain, Provider};
 use provider_mock::{Fabric, MockProvider, Schedule};
@@ -40,15 +45,15 @@ impl Fixture for MutantFixture {
         let fabric = self.fabric();
         let provider = MockProvider::new(fabric.clone());
         let shared = Arc::new(Shared { hooks: self.hooks, world: Default::default() });
-        let open = |device: &IbvDeviceInfo| {
+        let open = |device: &IbvDeviceInfo, end| {
             let inner = AnyDomain::new(provider.open(device)?);
-            Ok::<_, Unavailable>(IbvDomain::new(MutantDomain::new(inner, &shared), device.clone()))
+            Ok::<_, Unavailable>(IbvDomain::new(MutantDomain::new(inner, end, &shared), device.clone()))
         };
         let devices = provider.devices()?;
         let [first, second, ..] = &devices[..] else {
             return Err(Unavailable::Fail("no two devices".into()));
         };
         let progress = move || if fabric.step() { Progress::Moved } else { Progress::Idle };
-        Ok(Pair::new(open(first)?, open(second)?).with_progress(progress))
+        Ok(Pair::new(open(first, End::A)?, open(second, End::B)?).with_progress(progress))
     }
 }

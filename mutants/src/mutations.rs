@@ -5,7 +5,7 @@ use crate::hooks::{HONEST, Hooks};
 mod atomics;
 mod capabilities;
 mod completions;
-mod control_path;
+mod control;
 mod memory;
 mod receives;
 mod requests;
@@ -41,7 +41,7 @@ pub fn mutants() -> Vec<Mutant> {
         receives::MUTANTS,
         completions::MUTANTS,
         memory::MUTANTS,
-        control_path::MUTANTS,
+        control::MUTANTS,
         capabilities::MUTANTS,
     ]
     .concat()

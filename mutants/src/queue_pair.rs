@@ -3,7 +3,7 @@
 //! # Safety
 //! The one unsafe block drops the inner queue pair, where this one drops.
 
-use crate::world::{Shared, lock};
+use crate::world::{End, Qp, Shared, lock};
 use ibv_core::{
     Error, FromCore, IbvPath, IbvQpInfo, IbvQueuePair, PostError, QpAttributes, QpCore, QpState, RecvRequest,
     WorkRequest,
@@ -16,10 +16,10 @@ pub struct MutantQueuePair {
     /// Core's share is inside, and last there.
     pub(crate) inner: ManuallyDrop<Box<dyn IbvQueuePair>>,
     pub(crate) shared: Arc<Shared>,
-    /// Its number on the device.
-    pub(crate) qp_num: u32,
+    /// Its end and its number there.
+    pub(crate) name: Qp,
     /// Its peer's, once connected.
-    pub(crate) peer: Option<u32>,
+    pub(crate) peer: Option<Qp>,
     /// What `state` answered first after it was connected.
     pub(crate) seen: Option<QpState>,
     /// Requests built since the last ring, and ever.
@@ -31,19 +31,14 @@ pub struct MutantQueuePair {
 }
 
 impl MutantQueuePair {
-    pub(crate) fn new(mut inner: Box<dyn IbvQueuePair>, shared: &Arc<Shared>) -> Result<Self, Error> {
-        let qp_num = inner.get_qp_info()?.qp_num;
+    pub(crate) fn new(
+        mut inner: Box<dyn IbvQueuePair>,
+        end: End,
+        shared: &Arc<Shared>,
+    ) -> Result<Self, Error> {
+        let name = (end, inner.get_qp_info()?.qp_num);
         let (inner, shared) = (ManuallyDrop::new(inner), shared.clone());
-        Ok(Self {
-            inner,
-            shared,
-            qp_num,
-            peer: None,
-            seen: None,
-            built: [0; 2],
-            asked: 0,
-            inline: Vec::new(),
-        })
+        Ok(Self { inner, shared, name, peer: None, seen: None, built: [0; 2], asked: 0, inline: Vec::new() })
     }
 }
 
@@ -56,7 +51,7 @@ impl MutantQueuePair {
 
 impl Drop for MutantQueuePair {
     fn drop(&mut self) {
-        lock(&self.shared.world).rooms.remove(&self.qp_num);
+        lock(&self.shared.world).rooms.remove(&self.name);
         if !self.shared.hooks.outlives_drop {
             // SAFETY: `self` is being dropped, so nobody uses the inner queue pair again.
             unsafe { ManuallyDrop::drop(&mut self.inner) };
@@ -80,7 +75,7 @@ impl IbvQueuePair for MutantQueuePair {
     }
     fn connect(&mut self, info: &IbvQpInfo) -> Result<(), Error> {
         (self.shared.hooks.connect)(self, info)?;
-        self.peer = Some(info.qp_num);
+        self.peer = Some((self.name.0.other(), info.qp_num));
         Ok(())
     }
     fn state(&mut self) -> Result<QpState, Error> {
@@ -102,7 +97,7 @@ impl IbvQueuePair for MutantQueuePair {
     }
     fn enqueue_recv(&mut self, wr: &RecvRequest<'_>) -> Result<(), PostError> {
         let room = wr.local.iter().map(|v| v.len()).sum();
-        lock(&self.shared.world).rooms.entry(self.qp_num).or_default().push_back(room);
+        lock(&self.shared.world).rooms.entry(self.name).or_default().push_back(room);
         (self.shared.hooks.recv)(self, wr)
     }
     fn ring_doorbell(&mut self, by: FromCore) -> Result<(), PostError> {

@@ -22,6 +22,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// A live region: its keys, and its bytes until it is deregistered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Region {
+    pub(crate) end: End,
     pub(crate) lkey: u32,
     pub(crate) rkey: u32,
     pub(crate) base: u64,
@@ -36,25 +37,44 @@ pub(crate) struct Span {
     pub(crate) len: usize,
 }
 
-/// Names a request: ids repeat between queue pairs.
-pub(crate) type Request = (u32, u64);
+/// One of the two ends of a case. Devices number their queue pairs and keys by themselves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) enum End {
+    #[default]
+    A,
+    B,
+}
+
+impl End {
+    pub(crate) fn other(self) -> Self {
+        match self {
+            Self::A => Self::B,
+            Self::B => Self::A,
+        }
+    }
+}
+
+/// A queue pair: its end and its number there.
+pub(crate) type Qp = (End, u32);
 
 /// What mutants remember. Each uses what it needs.
 #[derive(Debug, Default)]
 pub(crate) struct World {
     pub(crate) live: Vec<Region>,
-    /// Remote keys that are dead.
-    pub(crate) dead: Vec<u32>,
+    /// Remote keys whose region is gone, and their end.
+    pub(crate) dead: Vec<(End, u32)>,
+    /// Whose completion queue is being polled.
+    pub(crate) polling: End,
     /// Sizes of the receives that each queue pair has posted and nobody has taken.
-    pub(crate) rooms: HashMap<u32, VecDeque<usize>>,
+    pub(crate) rooms: HashMap<Qp, VecDeque<usize>>,
     /// What to add to a range once the request completes.
-    pub(crate) adds: HashMap<Request, (Span, u64)>,
+    pub(crate) adds: HashMap<(Qp, u64), (Span, u64)>,
     /// What to store in a range once the request completes.
-    pub(crate) stores: HashMap<Request, (Span, u64)>,
+    pub(crate) stores: HashMap<(Qp, u64), (Span, u64)>,
     /// Copies to make later.
     pub(crate) late: Vec<(Span, Vec<u8>)>,
     /// The first failure of each queue pair.
-    pub(crate) causes: HashMap<u32, IbvWc>,
+    pub(crate) causes: HashMap<Qp, IbvWc>,
     /// Whatever is counted.
     pub(crate) count: u64,
 }
@@ -74,9 +94,9 @@ impl World {
         })
     }
 
-    /// The live region under `rkey`.
-    pub(crate) fn keyed(&self, rkey: u32) -> Option<&Region> {
-        self.live.iter().find(|r| r.rkey == rkey)
+    /// The live region under the remote key that a request of `end` names.
+    pub(crate) fn keyed(&self, end: End, rkey: u32) -> Option<&Region> {
+        self.live.iter().find(|r| r.rkey == rkey && r.end == end.other())
     }
 
     /// The bytes of a request's local side, as they are now.

@@ -4,7 +4,7 @@ use super::requests::change;
 use crate::{
     hooks::with_world,
     queue_pair::MutantQueuePair,
-    world::{Span, World},
+    world::{Qp, Span, World},
 };
 use ibv_core::{IbvQueuePair, IbvWc, Op, Payload, PostError, WorkRequest};
 
@@ -37,16 +37,16 @@ super::list! {
 }
 
 /// The 8 local bytes that the old value goes to, and the 8 remote ones.
-fn operands(world: &World, wr: &WorkRequest<'_>) -> Option<(Span, Span)> {
+fn operands(world: &World, name: Qp, wr: &WorkRequest<'_>) -> Option<(Span, Span)> {
     let Payload::Sges([view]) = wr.local else { return None };
-    world.keyed(wr.remote.rkey)?;
+    world.keyed(name.0, wr.remote.rkey)?;
     Some((world.at(view.addr(), 8)?, world.at(wr.remote.addr, 8)?))
 }
 
 fn note_new(qp: &mut MutantQueuePair, wr: &WorkRequest<'_>) -> Result<(), PostError> {
-    let request = (qp.qp_num, wr.id);
+    let (name, request) = (qp.name, (qp.name, wr.id));
     with_world(qp, |w| {
-        if let (Op::FetchAdd(add), Some((old, _))) = (wr.op, operands(w, wr)) {
+        if let (Op::FetchAdd(add), Some((old, _))) = (wr.op, operands(w, name, wr)) {
             w.adds.insert(request, (old, add));
         }
     });
@@ -54,9 +54,9 @@ fn note_new(qp: &mut MutantQueuePair, wr: &WorkRequest<'_>) -> Result<(), PostEr
 }
 
 fn torn_add(qp: &mut MutantQueuePair, wr: &WorkRequest<'_>) -> Result<(), PostError> {
-    let request = (qp.qp_num, wr.id);
+    let (name, request) = (qp.name, (qp.name, wr.id));
     let torn = with_world(qp, |w| {
-        let (Op::FetchAdd(add), Some((_, target))) = (wr.op, operands(w, wr)) else { return false };
+        let (Op::FetchAdd(add), Some((_, target))) = (wr.op, operands(w, name, wr)) else { return false };
         let sum = target.word().unwrap_or_default().wrapping_add(add);
         w.stores.insert(request, (target, sum));
         true
@@ -69,7 +69,8 @@ fn torn_add(qp: &mut MutantQueuePair, wr: &WorkRequest<'_>) -> Result<(), PostEr
 }
 
 fn always_swap(qp: &mut MutantQueuePair, wr: &WorkRequest<'_>) -> Result<(), PostError> {
-    let now = with_world(qp, |w| operands(w, wr)?.1.word());
+    let name = qp.name;
+    let now = with_world(qp, |w| operands(w, name, wr)?.1.word());
     change(qp, wr, |wr| {
         if let (Op::CompareSwap { compare, .. }, Some(now)) = (&mut wr.op, now) {
             *compare = now;
@@ -79,11 +80,12 @@ fn always_swap(qp: &mut MutantQueuePair, wr: &WorkRequest<'_>) -> Result<(), Pos
 
 /// Does what was put off until the request succeeded.
 fn settle(world: &mut World, found: &mut [IbvWc]) {
+    let end = world.polling;
     for wc in found.iter().filter(|wc| wc.is_valid()) {
-        if let Some((to, add)) = world.adds.remove(&(wc.qp_num, wc.wr_id)) {
+        if let Some((to, add)) = world.adds.remove(&((end, wc.qp_num), wc.wr_id)) {
             to.write(&to.word().unwrap_or_default().wrapping_add(add).to_ne_bytes());
         }
-        if let Some((to, value)) = world.stores.remove(&(wc.qp_num, wc.wr_id)) {
+        if let Some((to, value)) = world.stores.remove(&((end, wc.qp_num), wc.wr_id)) {
             to.write(&value.to_ne_bytes());
         }
     }

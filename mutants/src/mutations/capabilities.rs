@@ -33,8 +33,6 @@ super::list! {
     }
     /// Denies the events it reports.
     events_denied { caps: |_, caps| caps.events = Support::Absent }
-    /// Claims dma-bufs and registers none.
-    dmabuf_claimed { caps: |_, caps| caps.dmabuf = Support::Native }
     /// Claims something else every time it is asked.
     caps_vary {
         caps: |w, caps| {

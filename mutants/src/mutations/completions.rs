@@ -104,7 +104,7 @@ fn each(found: &mut [IbvWc], f: impl FnMut(&mut IbvWc)) {
 
 fn repeat_cause(world: &mut World, found: &mut [IbvWc]) {
     for wc in found.iter_mut().filter(|wc| !wc.is_valid()) {
-        let cause = *world.causes.entry(wc.qp_num).or_insert(*wc);
+        let cause = *world.causes.entry((world.polling, wc.qp_num)).or_insert(*wc);
         wc.status = cause.status;
     }
 }
@@ -114,17 +114,19 @@ const LATE: u64 = 200;
 
 /// Completes at once; the bytes are copied much later.
 fn put_late(qp: &mut MutantQueuePair, wr: &WorkRequest<'_>) -> Result<(), PostError> {
+    let end = qp.name.0;
     let late = with_world(qp, |w| {
         let data = if wr.op == Op::Write { w.gather(wr.local) } else { None };
-        let valid = w.keyed(wr.remote.rkey).and_then(|_| w.at(wr.remote.addr, len(wr.local)));
+        let valid = w.keyed(end, wr.remote.rkey).and_then(|_| w.at(wr.remote.addr, len(wr.local)));
         data.zip(valid).map(|(data, to)| w.late.push((to, data))).is_some()
     });
     if late { local(qp, wr, &[]) } else { qp.inner.enqueue(wr) }
 }
 
 fn get_late(qp: &mut MutantQueuePair, wr: &WorkRequest<'_>) -> Result<(), PostError> {
+    let end = qp.name.0;
     let late = with_world(qp, |w| {
-        let from = w.keyed(wr.remote.rkey).and_then(|_| w.at(wr.remote.addr, len(wr.local)));
+        let from = w.keyed(end, wr.remote.rkey).and_then(|_| w.at(wr.remote.addr, len(wr.local)));
         let to = match wr.local {
             Payload::Sges([view]) if wr.op == Op::Read => w.at(view.addr(), view.len()),
             _ => None,
@@ -136,11 +138,11 @@ fn get_late(qp: &mut MutantQueuePair, wr: &WorkRequest<'_>) -> Result<(), PostEr
 
 fn arrive(world: &mut World, _: &mut Vec<IbvWc>) {
     if world.tick().is_multiple_of(LATE) {
-        let live: Vec<_> = world.live.iter().map(|r| r.rkey).collect();
+        let live: Vec<_> = world.live.iter().map(|r| (r.end, r.rkey)).collect();
         world
             .late
             .drain(..)
-            .filter(|(to, _)| live.contains(&to.region.rkey))
+            .filter(|(to, _)| live.contains(&(to.region.end, to.region.rkey)))
             .for_each(|(to, data)| to.write(&data));
     }
 }

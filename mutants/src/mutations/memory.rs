@@ -2,12 +2,8 @@
 //! would, the mutant lets the request succeed without moving a byte.
 
 use super::requests::{change, cut, local};
-use crate::{
-    hooks::with_world,
-    queue_pair::MutantQueuePair,
-    world::{len, lock},
-};
-use ibv_core::{Access, Error, ErrorKind, IbvQueuePair, Op, Payload, PostError, Registration, WorkRequest};
+use crate::{hooks::with_world, queue_pair::MutantQueuePair, world::len};
+use ibv_core::{Access, Error, ErrorKind, IbvQueuePair, Op, Payload, PostError, WorkRequest};
 
 super::list! {
     /// Accepts any remote key.
@@ -29,14 +25,7 @@ super::list! {
     /// Registers a region without its last byte.
     last_byte_unregistered { register: |len, access| (len.saturating_sub(1), access) }
     /// Accepts the remote key of a region that is gone.
-    remote_key_outlives_region {
-        deregister: |reg| {
-            reg.inner.deregister()?;
-            lock(&reg.shared.world).dead.push(reg.inner.rkey());
-            Ok(())
-        },
-        enqueue: accept_dead
-    }
+    remote_key_outlives_region { enqueue: accept_dead }
     /// Accepts any local key.
     local_key_unchecked { enqueue: any_local_key }
     /// Never lets go of a region.
@@ -53,8 +42,9 @@ fn right_key(qp: &mut MutantQueuePair, wr: &WorkRequest<'_>) -> Result<(), PostE
 }
 
 fn cut_to_region(qp: &mut MutantQueuePair, wr: &WorkRequest<'_>) -> Result<(), PostError> {
+    let end = qp.name.0;
     let room = with_world(qp, |w| {
-        let region = w.keyed(wr.remote.rkey)?;
+        let region = w.keyed(end, wr.remote.rkey)?;
         let end = region.base + region.bytes.len() as u64;
         Some(if wr.remote.addr < region.base { 0 } else { end.saturating_sub(wr.remote.addr) as usize })
     });
@@ -69,7 +59,8 @@ fn cut_to_region(qp: &mut MutantQueuePair, wr: &WorkRequest<'_>) -> Result<(), P
 }
 
 fn accept_dead(qp: &mut MutantQueuePair, wr: &WorkRequest<'_>) -> Result<(), PostError> {
-    let dead = with_world(qp, |w| w.dead.contains(&wr.remote.rkey));
+    let (end, key) = (qp.name.0, wr.remote.rkey);
+    let dead = with_world(qp, |w| w.dead.contains(&(end.other(), key)) && w.keyed(end, key).is_none());
     let plain = matches!(wr.op, Op::Write | Op::WriteWithImm(_) | Op::Read);
     if dead && plain { local(qp, wr, &[]) } else { qp.inner.enqueue(wr) }
 }

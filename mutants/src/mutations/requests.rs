@@ -202,9 +202,10 @@ fn lose_second(qp: &mut MutantQueuePair, wr: &WorkRequest<'_>) -> Result<(), Pos
 
 /// Copies at once, and again at the doorbell.
 fn publish_early(qp: &mut MutantQueuePair, wr: &WorkRequest<'_>) -> Result<(), PostError> {
+    let end = qp.name.0;
     with_world(qp, |w| {
         let data = if wr.op == Op::Write { w.gather(wr.local) } else { None };
-        if let (Some(data), true) = (data, w.keyed(wr.remote.rkey).is_some())
+        if let (Some(data), true) = (data, w.keyed(end, wr.remote.rkey).is_some())
             && let Some(to) = w.at(wr.remote.addr, len(wr.local))
         {
             to.write(&data);

@@ -68,6 +68,6 @@ super::list! {
     }
     /// Stays connected when told to fail.
     closing_ignored { enter_error: |_| Ok(()) }
-    /// Stays on the device after it was dropped.
-    outlives_its_drop { outlives_drop: true }
+    /// Leaks a queue pair that is dropped.
+    dropped_queue_pair_leaked { outlives_drop: true }
 }
