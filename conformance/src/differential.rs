@@ -133,3 +133,40 @@ fn programs(caps: &Caps) -> impl Strategy<Value = Vec<Step>> + use<> {
         prop_oneof![8 => post, 3 => Just(Step::Ring), 1 => Just(Step::DropBatch), 1 => Just(Step::Drain)];
     prop::collection::vec(step, 1..60)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ibv_core::{PostError, WcStatus};
+    use proptest::strategy::ValueTree;
+
+    /// A comparison of programs that do nothing would always hold.
+    #[test]
+    fn generated_programs_reach_every_outcome() {
+        let mock =
+            Mock::new(Schedule::InOrder).configured(|c| (c.max_msg_size, c.max_send_size) = (128, 200));
+        let caps = mock.pair().unwrap().a.caps();
+        let mut runner =
+            TestRunner::new_with_rng(Config::default(), TestRng::from_seed(RngAlgorithm::ChaCha, &[7; 32]));
+        let (mut posts, mut statuses, mut received, mut causes) = (Vec::new(), Vec::new(), 0, 0);
+        for _ in 0..60 {
+            let program = programs(&caps).new_tree(&mut runner).unwrap().current();
+            let seen = observe(&mock, &Plan::of(&program, &caps)).unwrap();
+            posts.extend(seen.posts);
+            for epoch in seen.epochs {
+                statuses.extend(epoch.completions.iter().map(|(_, status)| *status));
+                received += epoch.received.len();
+                causes += usize::from(epoch.cause.is_some());
+            }
+        }
+        for due in [Ok(1), Ok(2), Ok(3), Err(PostError::QueueFull)] {
+            assert!(posts.contains(&due), "no post ended in {due:?}");
+        }
+        for due in
+            [WcStatus::SUCCESS, WcStatus::REM_ACCESS_ERR, WcStatus::LOC_PROT_ERR, WcStatus::WR_FLUSH_ERR]
+        {
+            assert!(statuses.iter().filter(|s| **s == due).count() >= 5, "hardly a completion with {due:?}");
+        }
+        assert!(received >= 40 && causes >= 20, "{received} messages received, {causes} root causes kept");
+    }
+}

@@ -164,3 +164,28 @@ fn differential_runs_catch_broken_rules_and_shrink_the_program() {
     }
     assert!(matches!(differential::run(&Absent, 1, 1), Outcome::Skipped(why) if why.contains("libabsent")));
 }
+
+/// Passes as a skip; [`the_environment_can_require_a_device`] runs it with the device required.
+#[test]
+fn an_absent_device_skips_a_test_of_the_suite() {
+    conformance::check(&Absent, "put_writes_exactly_the_bytes_named");
+}
+
+#[test]
+fn the_environment_can_require_a_device() {
+    let run = |require: &str| {
+        let mut test = std::process::Command::new(std::env::current_exe().unwrap());
+        test.args(["--exact", "an_absent_device_skips_a_test_of_the_suite", "--nocapture"]);
+        test.env("IBV_REQUIRE", require).output().unwrap()
+    };
+    let skipped = run("other");
+    assert!(skipped.status.success());
+    let said = String::from_utf8_lossy(&skipped.stderr).into_owned();
+    assert!(
+        said.contains("skipped: put_writes_exactly_the_bytes_named: no device: libabsent.so.1"),
+        "{said}"
+    );
+    let required = run("other, absent");
+    let said = String::from_utf8_lossy(&required.stderr).into_owned();
+    assert!(!required.status.success() && said.contains("absent is required and has no device"), "{said}");
+}
