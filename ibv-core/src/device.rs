@@ -97,7 +97,7 @@ impl IbvPort {
 
 /// A device, as listed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
 pub struct IbvDeviceInfo {
     /// Its name, unique on the host: `mlx5_0`, `rdmap0s6`, `mock0`.

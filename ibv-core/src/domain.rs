@@ -15,6 +15,7 @@ use crate::{
     memory::{Access, HeapMemory, IbvMemoryRegion, RegionMemory},
     provider::{CqConfig, IbvDomainImpl},
     queue_pair::IbvQueuePair,
+    trace::step,
 };
 use std::{os::fd::BorrowedFd, sync::Arc};
 
@@ -34,6 +35,7 @@ pub struct IbvDomain<I: IbvDomainImpl> {
 impl<I: IbvDomainImpl> IbvDomain<I> {
     /// Wraps a provider's domain.
     pub fn new(imp: I, info: IbvDeviceInfo) -> Self {
+        step("open_device", format_args!("{}", info.name), None);
         Self { shared: Arc::new(DomainShared { imp, info }) }
     }
 
@@ -73,6 +75,13 @@ impl<I: IbvDomainImpl> IbvDomain<I> {
     }
 
     fn cq(&self, config: CqConfig) -> Result<Arc<IbvCq<I>>, Error> {
+        let cq = self.try_cq(config);
+        let object = format_args!("{}, {} entries", self.shared.info.name, config.depth);
+        step("create_cq", object, cq.as_ref().err());
+        cq
+    }
+
+    fn try_cq(&self, config: CqConfig) -> Result<Arc<IbvCq<I>>, Error> {
         let max = self.caps().max_cqe;
         if config.depth == 0 || config.depth > max {
             let detail =
@@ -95,7 +104,9 @@ impl<I: IbvDomainImpl> IbvDomain<I> {
     ) -> Result<QueuePair<I::QueuePair>, Error> {
         // SAFETY: `QpCore::new`, which the provided `new` calls first, refuses queues of another domain;
         // a provider that overrides `new` states this same contract.
-        unsafe { I::QueuePair::new(self, config, send_cq.clone(), recv_cq.clone()) }.map(QueuePair)
+        let qp = unsafe { I::QueuePair::new(self, config, send_cq.clone(), recv_cq.clone()) };
+        step("create_qp", format_args!("{}", self.shared.info.name), qp.as_ref().err());
+        qp.map(QueuePair)
     }
 
     /// Registers `mem` for everything that the device offers.
@@ -118,6 +129,14 @@ impl<I: IbvDomainImpl> IbvDomain<I> {
         mem: M,
         access: Access,
     ) -> Result<IbvMemoryRegion<I, M>, Error> {
+        let len = mem.as_raw().len();
+        let mr = self.try_register(mem, access);
+        let object = format_args!("{}, {len} bytes for {access:?}", self.shared.info.name);
+        step("reg_mr", object, mr.as_ref().err());
+        mr
+    }
+
+    fn try_register<M: RegionMemory>(&self, mem: M, access: Access) -> Result<IbvMemoryRegion<I, M>, Error> {
         access.check()?;
         let raw = mem.as_raw();
         let max = self.caps().max_mr_size;
@@ -157,8 +176,10 @@ impl<I: IbvDomainImpl> IbvDomain<I> {
     ) -> Result<IbvMemoryRegion<I, ()>, Error> {
         access.check()?;
         // SAFETY: forwarded contract; the kernel holds the buffer, so there is no memory to own.
-        let reg = unsafe { self.imp().register_dmabuf(fd, offset, len, iova, access) }?;
-        Ok(IbvMemoryRegion::new(reg, (), len, access, self.shared.clone()))
+        let reg = unsafe { self.imp().register_dmabuf(fd, offset, len, iova, access) };
+        let object = format_args!("{}, {len} bytes for {access:?}", self.shared.info.name);
+        step("reg_dmabuf_mr", object, reg.as_ref().err());
+        Ok(IbvMemoryRegion::new(reg?, (), len, access, self.shared.clone()))
     }
 
     /// Subscribes to asynchronous events of the device, its ports and its queue pairs.

@@ -70,6 +70,7 @@ pub struct IbvQpInfo {
     /// Its port's link layer.
     pub link_layer: LinkLayer,
     /// Its number, 24 bits.
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "codec::u24"))]
     pub qp_num: u32,
     /// Its port's local identifier; 0 where there is none.
     pub lid: u16,
@@ -78,6 +79,7 @@ pub struct IbvQpInfo {
     /// What that GID speaks.
     pub gid_type: GidType,
     /// Its first packet sequence number, 24 bits.
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "codec::u24"))]
     pub psn: u32,
     /// The largest packet payload it takes.
     pub mtu: Mtu,

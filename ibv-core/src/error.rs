@@ -229,6 +229,7 @@ pub enum PollCompletionError {
 
 /// One work request completed unsuccessfully.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ThisError)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[error("work request {wr_id:#x} failed: {status} (vendor error {vendor_err:#x})")]
 pub struct WorkRequestError {
     /// The request, as `put`, `get` or `push` returned it.

@@ -67,6 +67,7 @@ pub mod registry;
 #[cfg_attr(docsrs, doc(cfg(feature = "tokio")))]
 pub mod stream;
 mod sync;
+mod trace;
 #[cfg(feature = "verbs")]
 #[cfg_attr(docsrs, doc(cfg(feature = "verbs")))]
 pub mod verbs;

@@ -15,6 +15,7 @@ use crate::{
     domain::DomainShared,
     error::{Error, ErrorKind},
     provider::IbvDomainImpl,
+    trace::step,
 };
 use std::{alloc, fmt, marker::PhantomData, mem::ManuallyDrop, ptr::NonNull, sync::Arc};
 
@@ -25,6 +26,7 @@ bitflags::bitflags! {
     /// What a region may be used for: `enum ibv_access_flags` (libibverbs/verbs.h). Local reads are
     /// always allowed.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
     pub struct Access: u32 {
         /// This end's gets, atomics and receives may fill it. Remote writes and atomics need it too.
         const LOCAL_WRITE = 1;
@@ -157,7 +159,9 @@ impl<I: IbvDomainImpl, M> IbvMemoryRegion<I, M> {
     /// The provider's; the region comes back with it, unchanged. Dropping the region instead leaks the
     /// memory in that case.
     pub fn deregister(mut self) -> Result<M, (Self, Error)> {
-        if let Err(e) = self.reg.deregister() {
+        let done = self.reg.deregister();
+        step("dereg_mr", format_args!("{}, {} bytes", self.device_name(), self.len), done.as_ref().err());
+        if let Err(e) = done {
             return Err((self, e));
         }
         let mut this = ManuallyDrop::new(self);
@@ -207,10 +211,14 @@ impl<I: IbvDomainImpl, M: RegionMemory> IbvMemoryRegion<I, M> {
 
 impl<I: IbvDomainImpl, M> Drop for IbvMemoryRegion<I, M> {
     fn drop(&mut self) {
-        if self.reg.deregister().is_ok() {
+        let done = self.reg.deregister();
+        if done.is_ok() {
             // SAFETY: the key is dead, so nobody but us knows the memory; dropped once, here.
             unsafe { ManuallyDrop::drop(&mut self.mem) };
         }
+        let what = if done.is_ok() { "" } else { ", whose memory leaks" };
+        let object = format_args!("{}, {} bytes{what}", self.device_name(), self.len);
+        step("dereg_mr", object, done.as_ref().err());
     }
 }
 
@@ -239,10 +247,12 @@ impl<I: IbvDomainImpl, M> fmt::Debug for IbvMemoryRegion<I, M> {
 /// # }
 /// ```
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct IbvMemoryRegionView<'mr> {
     addr: u64,
     len: usize,
     lkey: u32,
+    #[cfg_attr(feature = "serde", serde(skip))]
     _region: PhantomData<&'mr ()>,
 }
 

@@ -14,6 +14,7 @@ use crate::{
     memory::{IbvMemoryRegionView, IbvRemoteMemoryRegionView},
     post,
     provider::IbvDomainImpl,
+    trace::step,
     wc::{IbvWc, PollTarget},
     wr::{RecvRequest, Request, WorkRequest},
 };
@@ -161,11 +162,9 @@ pub trait IbvQueuePair: Any + fmt::Debug + Send {
     /// `Incompatible` with both ends' values where they can not agree, and the queue pair is still in
     /// RESET; `InvalidState` where it is connected already; else the transition that failed.
     fn connect(&mut self, info: &IbvQpInfo) -> Result<(), Error> {
-        self.core().check_unconnected()?;
-        let path = negotiate(&self.get_qp_info()?, info)?;
-        self.establish(&path, FromCore(()))?;
-        self.core_mut(FromCore(())).connected(&path);
-        Ok(())
+        let done = try_connect(self, info);
+        step("connect", format_args!("to queue pair {:#x}", info.qp_num), done.as_ref().err());
+        done
     }
 
     /// Largest transfer issued as one work request, bytes; `put` and `get` split anything larger into
@@ -212,6 +211,14 @@ pub trait IbvQueuePair: Any + fmt::Debug + Send {
         let n = self.core_mut(FromCore(())).sole_poller(target)?.poll(&mut wc)?;
         Ok((n == 1).then(|| wc[0].result().copied()))
     }
+}
+
+fn try_connect<Q: IbvQueuePair + ?Sized>(qp: &mut Q, info: &IbvQpInfo) -> Result<(), Error> {
+    qp.core().check_unconnected()?;
+    let path = negotiate(&qp.get_qp_info()?, info)?;
+    qp.establish(&path, FromCore(()))?;
+    qp.core_mut(FromCore(())).connected(&path);
+    Ok(())
 }
 
 impl IbvQueuePair for Box<dyn IbvQueuePair> {

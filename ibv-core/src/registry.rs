@@ -6,6 +6,7 @@ use crate::{
     domain::IbvDomain,
     error::{Error, ErrorKind},
     provider::{Claim, Provider},
+    trace::step,
 };
 use std::fmt;
 
@@ -87,6 +88,10 @@ impl Registry {
     /// # Errors
     /// `NoDevice` with each provider's reason, where nobody claims it; else the provider's own.
     pub fn open(&self, device: &str) -> Result<IbvDomain<AnyDomain>, Error> {
+        self.try_open(device).inspect_err(|e| step("open_device", format_args!("{device}"), Some(e)))
+    }
+
+    fn try_open(&self, device: &str) -> Result<IbvDomain<AnyDomain>, Error> {
         let mut reasons = Vec::new();
         for provider in &self.0 {
             let why_not = match provider.devices() {

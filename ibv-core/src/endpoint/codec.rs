@@ -230,3 +230,11 @@ fn gid_type(code: u8) -> Result<GidType, EndpointError> {
         n => field("gid_type", n),
     }
 }
+
+/// The 24-bit fields, where an endpoint comes by way of serde: from a peer just the same.
+#[cfg(feature = "serde")]
+pub(super) fn u24<'de, D: serde::Deserializer<'de>>(input: D) -> Result<u32, D::Error> {
+    use serde::{Deserialize, de::Error as _};
+    let value = u32::deserialize(input)?;
+    if value >> 24 == 0 { Ok(value) } else { Err(D::Error::custom(format!("{value:#x} exceeds 24 bits"))) }
+}

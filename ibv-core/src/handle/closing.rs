@@ -7,6 +7,7 @@ use crate::{
     memory::IbvRemoteMemoryRegionView,
     post,
     queue_pair::{IbvQueuePair, QpState},
+    trace::step,
     wc::{IbvWc, PollTarget},
     wr::{Op, Payload, Request},
 };
@@ -20,7 +21,9 @@ impl<Q: IbvQueuePair> Connected<Q> {
     /// The device's; the queue pair comes back, unchanged.
     pub fn start_close(mut self) -> Result<Closing<Q>, (Self, Error)> {
         post::discard(&mut self.0);
-        match self.0.enter_error() {
+        let done = self.0.enter_error();
+        step("modify_qp", format_args!("to ERR"), done.as_ref().err());
+        match done {
             Ok(()) => {
                 self.0.core_mut(FromCore(())).close();
                 Ok(Closing(self.0))
@@ -109,10 +112,12 @@ impl<Q: IbvQueuePair> Closing<Q> {
     /// Destroys the queue pair, drained or not.
     pub fn finish(self) -> Closed {
         let core = self.0.core();
-        match (core.send.in_flight(), core.recv.in_flight()) {
+        let closed = match (core.send.in_flight(), core.recv.in_flight()) {
             (0, 0) => Closed::Drained,
             (sends, recvs) => Closed::Abandoned { sends, recvs },
-        }
+        };
+        step("destroy_qp", format_args!("{closed:?}"), None);
+        closed
     }
 
     #[cfg(feature = "recorder")]
