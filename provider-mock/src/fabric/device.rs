@@ -2,7 +2,7 @@
 
 use super::{
     cq::{self, CqId},
-    work::{RecvQueue, SendQueue},
+    work::{RecvQueue, SendQueue, Sizes},
 };
 use crate::trace::Counters;
 use ibv_core::{
@@ -48,6 +48,29 @@ pub(crate) struct Qp {
     pub halted: bool,
     /// Its owner is gone, but it could not be destroyed.
     pub zombie: bool,
+}
+
+impl Qp {
+    /// In RESET, with room for all that `config` allows.
+    pub fn new(serial: u64, pd: u32, config: &IbvConfig, (send_cq, recv_cq): (CqId, CqId), gid: Gid) -> Self {
+        Self {
+            serial,
+            pd,
+            state: QpState::RESET,
+            offered: config.clone(),
+            config: config.clone(),
+            gid,
+            path: None,
+            send_cq,
+            recv_cq,
+            sq: SendQueue::new(Sizes::of(config)),
+            rq: RecvQueue::new(config.max_recv_wr as usize, config.max_recv_sge as usize),
+            queued: false,
+            paused: false,
+            halted: false,
+            zombie: false,
+        }
+    }
 }
 
 #[derive(Debug, Default)]

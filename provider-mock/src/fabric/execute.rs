@@ -36,46 +36,57 @@ pub(crate) enum Outcome {
 impl State {
     /// Everything that is checked before any byte moves: the peer, once all of it holds.
     pub(super) fn begin(&mut self, at: QpRef, slot: u32) -> Result<QpRef, Outcome> {
-        let Some((wqe, retry_cnt, timeout)) =
-            self.qp(at).and_then(|qp| qp.sq.get(slot).map(|w| (*w, qp.config.retry_cnt, qp.config.timeout)))
-        else {
-            return Err(Outcome::Park(None));
-        };
-        let head = wqe.head;
-        if wqe.sent > 0 {
-            if let Retry::GiveUp(status) = model::on_no_answer(wqe.sent, retry_cnt, timeout) {
-                return Err(Outcome::Fail(status));
-            }
-            self.device(at.device).counters.retries += 1;
-        }
-        if !wqe.tapped && self.tap.is_some() {
-            self.tap_request(at, slot)?;
-            return self.begin(at, slot);
-        }
-        self.note(at.device, at.num(), What::Begins { id: head.id, op: head.op, len: head.len });
+        let wqe = self.next_try(at, slot)?;
         let not_ready = self.wire_fault(at, slot, &wqe)?;
-        if self.start_rule(at, &wqe) == Start::Never {
-            return Err(Outcome::Fail(WcStatus::LOC_QP_OP_ERR));
-        }
-        if !head.op.fills_local() {
-            let local = self.local_side(at, slot, Want::LocalRead);
-            let held = self.regions.validate(local);
-            held.map_err(|r| Outcome::Fail(self.refused(at.device, r)))?;
-        }
+        self.check_own(at, slot, &wqe)?;
         let Some(peer) = self.reach(at) else { return Err(self.no_answer(at, slot)) };
-        if model::consumes_receive(head.op)
+        if model::consumes_receive(wqe.head.op)
             && (not_ready || self.qp(peer).is_none_or(|p| p.rq.front().is_none()))
         {
             return Err(self.not_ready(at, slot, peer));
         }
-        if let Some(want) = remote_want(head.op) {
-            let pd = self.qp(peer).map_or(0, |p| p.pd);
-            let side = Side { pd, ranges: slice::from_ref(&head.remote), want };
-            if let Err(refusal) = self.regions.validate(side) {
-                return Err(Outcome::Fail(self.refused_by_peer(at, peer, refusal)));
-            }
-        }
+        self.check_remote(at, peer, &wqe)?;
         Ok(peer)
+    }
+
+    /// The request, if it may be tried once more, as the tap has left it.
+    fn next_try(&mut self, at: QpRef, slot: u32) -> Result<Wqe, Outcome> {
+        if self.tap.is_some() && self.qp(at).and_then(|qp| qp.sq.get(slot)).is_some_and(|w| !w.tapped) {
+            self.tap_request(at, slot)?;
+        }
+        let qp = self.qp(at).ok_or(Outcome::Park(None))?;
+        let wqe = *qp.sq.get(slot).ok_or(Outcome::Park(None))?;
+        if wqe.sent > 0 {
+            let again = model::on_no_answer(wqe.sent, qp.config.retry_cnt, qp.config.timeout);
+            if let Retry::GiveUp(status) = again {
+                return Err(Outcome::Fail(status));
+            }
+            self.device(at.device).counters.retries += 1;
+        }
+        let Head { id, op, len, .. } = wqe.head;
+        self.note(at.device, at.num(), What::Begins { id, op, len });
+        Ok(wqe)
+    }
+
+    /// The requester's own side: whether it may get at all, and the ranges it reads. Those it writes are
+    /// checked when the answer is there.
+    fn check_own(&mut self, at: QpRef, slot: u32, wqe: &Wqe) -> Result<(), Outcome> {
+        if self.start_rule(at, wqe) == Start::Never {
+            return Err(Outcome::Fail(WcStatus::LOC_QP_OP_ERR));
+        }
+        if wqe.head.op.fills_local() {
+            return Ok(());
+        }
+        let held = self.regions.validate(self.local_side(at, slot, Want::LocalRead));
+        held.map_err(|r| Outcome::Fail(self.refused(at.device, r)))
+    }
+
+    fn check_remote(&mut self, at: QpRef, peer: QpRef, wqe: &Wqe) -> Result<(), Outcome> {
+        let Some(want) = remote_want(wqe.head.op) else { return Ok(()) };
+        let pd = self.qp(peer).map_or(0, |p| p.pd);
+        let side = Side { pd, ranges: slice::from_ref(&wqe.head.remote), want };
+        let held = self.regions.validate(side);
+        held.map_err(|r| Outcome::Fail(self.refused_by_peer(at, peer, r)))
     }
 
     /// What a fault does to this try; `true` says that the peer is to be found not ready.

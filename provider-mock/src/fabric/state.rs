@@ -7,7 +7,7 @@ use super::{
     device::{Device, Qp, QpRef, event_name},
     engine::Engine,
     transfer::Regions,
-    work::{Built, RecvQueue, SendQueue, Sizes},
+    work::{Built, Sizes},
 };
 use crate::{
     faults::{FaultState, QUEUE_FULL, Verb},
@@ -167,29 +167,13 @@ impl State {
         device: u16,
         pd: u32,
         config: &IbvConfig,
-        (send_cq, recv_cq): (CqId, CqId),
+        cqs: (CqId, CqId),
         gid: Gid,
     ) -> Result<QpRef, Error> {
         self.call(Verb::CreateQp, "create_qp", device)?;
         let serial = self.next_serial;
         self.next_serial += 1;
-        let qp = Qp {
-            serial,
-            pd,
-            state: QpState::RESET,
-            offered: config.clone(),
-            config: config.clone(),
-            gid,
-            path: None,
-            send_cq,
-            recv_cq,
-            sq: SendQueue::new(Sizes::of(config)),
-            rq: RecvQueue::new(config.max_recv_wr as usize, config.max_recv_sge as usize),
-            queued: false,
-            paused: false,
-            halted: false,
-            zombie: false,
-        };
+        let qp = Qp::new(serial, pd, config, cqs, gid);
         self.engine.reserve(config.max_send_wr as usize);
         let qps = &mut self.device(device).qps;
         let index = qps.iter().position(Option::is_none).unwrap_or(qps.len());
