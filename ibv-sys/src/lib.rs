@@ -36,6 +36,10 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 #[path = "generated/efadv.rs"]
 pub mod efadv_types;
 #[path = "generated/mlx5dv.rs"]
@@ -89,7 +93,7 @@ pub use mlx5dv_types::*;
 #[cfg(feature = "rdma-sys")]
 #[cfg_attr(docsrs, doc(cfg(feature = "rdma-sys")))]
 pub use rdma_sys_bridge::*;
-pub use sizes::each_extensible;
+pub use sizes::{RDMA_CORE_VERSION, each_extensible};
 pub use table::Symbol;
 pub use verbs_symbols::Verbs;
 pub use verbs_types::*;

@@ -13,12 +13,12 @@ pub trait ToRdmaSys {
 }
 
 /// A pointer of rdma-sys that this crate has a type of its own for.
-pub trait FromRdmaSys {
+pub trait ToIbvSys {
     /// The pointer type of this crate.
     type Pointer;
 
     /// The same pointer in this crate's type.
-    fn from_rdma_sys(self) -> Self::Pointer;
+    fn to_ibv_sys(self) -> Self::Pointer;
 }
 
 macro_rules! same_object {
@@ -32,10 +32,10 @@ macro_rules! same_object {
                 }
             }
 
-            impl FromRdmaSys for *mut rdma_sys::$ty {
+            impl ToIbvSys for *mut rdma_sys::$ty {
                 type Pointer = *mut crate::$ty;
 
-                fn from_rdma_sys(self) -> Self::Pointer {
+                fn to_ibv_sys(self) -> Self::Pointer {
                     self.cast()
                 }
             }

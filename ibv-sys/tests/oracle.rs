@@ -1,7 +1,7 @@
 //! Layouts against rdma-sys, whose own bindgen read the installed headers: an oracle that shares no code with ours.
 #![cfg(feature = "rdma-sys")]
 
-use ibv_sys::{Extensible, FromRdmaSys, ToRdmaSys, each_extensible, extend::Visitor};
+use ibv_sys::{Extensible, ToIbvSys, ToRdmaSys, each_extensible, extend::Visitor};
 
 /// Compares size, alignment and offsets of types by name, and gives how many fields were compared.
 macro_rules! compare {
@@ -92,5 +92,5 @@ fn a_pointer_goes_over_and_comes_back_the_same() {
     let qp = 0x1000 as *mut ibv_sys::ibv_qp;
     let over: *mut rdma_sys::ibv_qp = qp.to_rdma_sys();
     assert_eq!(over as usize, 0x1000);
-    assert_eq!(over.from_rdma_sys(), qp);
+    assert_eq!(over.to_ibv_sys(), qp);
 }

@@ -4,6 +4,9 @@
 
 use crate::*;
 
+/// The rdma-core version whose headers the bindings were made from.
+pub const RDMA_CORE_VERSION: &str = "65.0";
+
 crate::extensible! {
     efadv_ah_attr mask u64 [("44.0", 16)];
     efadv_comp_cntr_init_attr mask u64 [("65.0", 80)];

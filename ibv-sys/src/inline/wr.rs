@@ -22,7 +22,8 @@ builders! {
     ibv_wr_atomic_write(rkey: u32, remote_addr: u64, atomic_wr: *const c_void) => wr_atomic_write;
     /// Builds a bind of a type 2 window.
     ibv_wr_bind_mw(mw: *mut ibv_mw, rkey: u32, bind_info: *const ibv_mw_bind_info) => wr_bind_mw;
-    /// Builds a flush of remote memory.
+    /// Builds a flush of remote memory. Only on a queue pair that was created with `IBV_QP_EX_WITH_FLUSH`: that of
+    /// an rdma-core before 45 ends before this operation.
     ibv_wr_flush(rkey: u32, remote_addr: u64, len: usize, flush_type: u8, level: u8) => wr_flush;
     /// Builds an invalidation of a local key.
     ibv_wr_local_inv(invalidate_rkey: u32) => wr_local_inv;

@@ -223,7 +223,12 @@ impl Output<'_> {
             "What every extensible struct measured at each rdma-core version that changed it.",
             "//!",
         );
-        text.push_str("use crate::*;\n\ncrate::extensible! {\n");
+        let _ = writeln!(
+            text,
+            "use crate::*;\n\n/// The rdma-core version whose headers the bindings were made from.\n\
+             pub const RDMA_CORE_VERSION: &str = \"{}\";\n\ncrate::extensible! {{",
+            self.newest.version
+        );
         let masked = self.model.extensible();
         for name in self.model.layouts.keys() {
             let mask =
