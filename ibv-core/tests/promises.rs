@@ -270,6 +270,20 @@ fn errors_of_the_convenience_tier_name_both_sizes() {
 }
 
 #[test]
+fn a_send_that_is_not_offered_is_unsupported_however_long() {
+    let d = domain(RingDomain::default());
+    let cq = d.create_cq(64).unwrap();
+    let mut q = looped(&d, &cq, depths(2, 2));
+    assert!(d.caps().send.present() && !d.caps().send_with_imm.present());
+    for len in [1, d.caps().max_send_size + 1] {
+        let view = [nowhere(len).1];
+        assert_eq!(q.post(&Request::send_with_imm(&view, 1)), Err(PostError::Unsupported), "{len} bytes");
+    }
+    let view = [nowhere(d.caps().max_send_size + 1).1];
+    assert_eq!(q.post(&Request::send(&view)), Err(PostError::MessageTooLong));
+}
+
+#[test]
 fn lengths_that_overflow_are_out_of_bounds() {
     let d = domain(RingDomain::default());
     let cq = d.create_cq(64).unwrap();
