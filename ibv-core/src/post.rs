@@ -184,13 +184,17 @@ impl Parts {
 fn transfer_len(caps: &Caps, req: &Request<'_>) -> Result<usize, PostError> {
     let local = local_len(caps, req.local)?;
     let fits = |n: usize, room: usize| if n <= room { Ok(n) } else { Err(PostError::OutOfBounds) };
+    // What is not offered has no length that would be too long.
+    let sends = |support: Support| match support.present() && local > caps.max_send_size {
+        true => Err(PostError::MessageTooLong),
+        false => Ok((support, local)),
+    };
     let (support, len) = match req.op {
         Op::Write => (caps.write, fits(local, req.remote.len)?),
         Op::WriteWithImm(_) => (caps.write_with_imm, fits(local, req.remote.len)?),
         Op::Read => (caps.read, fits(req.remote.len, local)?),
-        Op::Send | Op::SendWithImm(_) if local > caps.max_send_size => return Err(PostError::MessageTooLong),
-        Op::Send => (caps.send, local),
-        Op::SendWithImm(_) => (caps.send_with_imm, local),
+        Op::Send => sends(caps.send)?,
+        Op::SendWithImm(_) => sends(caps.send_with_imm)?,
         Op::CompareSwap { .. } | Op::FetchAdd(_) => {
             if local != 8 || req.remote.len < 8 || !req.remote.addr.is_multiple_of(8) {
                 return Err(PostError::OutOfBounds);
