@@ -90,7 +90,7 @@ case_list! { $;
         queue_pair_starts_in_reset_and_reaches_rts [];
         endpoint_is_readable_in_reset_and_stable [];
         live_queue_pairs_have_different_numbers [];
-        nothing_is_posted_before_connect [];
+        nothing_is_posted_before_connect [write read];
         receives_posted_before_connect_count [send];
         many_queue_pairs_work_side_by_side [write];
         queue_pairs_come_and_go [write];

@@ -261,7 +261,9 @@ pub(crate) fn capabilities_are_constant_and_consistent<D: IbvDomainImpl>(c: &mut
         caps.max_send_wr >= 1 && caps.max_cqe >= 1 && caps.max_send_sge >= 1,
         "a limit of none: {caps:?}"
     );
-    ensure!(caps.max_msg_size >= 1 && caps.max_mr_size >= 1, "a limit of no bytes: {caps:?}");
+    let moves = caps.write.present() || caps.read.present() || caps.atomics.present();
+    ensure!(!moves || caps.max_msg_size >= 1, "puts or gets are offered, of no bytes");
+    ensure!(caps.max_mr_size >= 1, "regions of no bytes: {caps:?}");
     let receives = caps.send.present() || caps.write_with_imm.present();
     ensure!(!receives || caps.max_recv_wr >= 1, "messages are offered, and no receives");
     ensure!(!caps.send.present() || caps.max_send_size >= 1, "sends are offered, of no bytes");
