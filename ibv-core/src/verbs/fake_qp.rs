@@ -194,7 +194,11 @@ pub unsafe fn from_list(wr: &ibv_send_wr) -> Posted {
             }
         }
     };
-    let (wr_id, opcode, flags) = (wr.wr_id, wr.opcode, wr.send_flags);
+    // A send ignores what is remote.
+    let sends = [IBV_WR_SEND, IBV_WR_SEND_WITH_IMM].contains(&wr.opcode);
+    let remote = if sends { (0, 0) } else { remote };
+    // Where the bytes lie says the same.
+    let (wr_id, opcode, flags) = (wr.wr_id, wr.opcode, wr.send_flags & !IBV_SEND_INLINE);
     Posted { wr_id, opcode, flags, remote, operands, imm, sges, inline }
 }
 

@@ -1,0 +1,12 @@
+//! The suite on this machine's own devices, by both dispatches. Without any, every case is skipped and
+//! says why; `IBV_REQUIRE=verbs` makes that a failure.
+
+use conformance::{Devices, DynFixture};
+use provider_verbs::VerbsProvider;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let devices = || Devices::of(VerbsProvider::default());
+    let fixtures: Vec<Box<dyn DynFixture>> = vec![Box::new(devices()), Box::new(devices().erased())];
+    conformance::main(fixtures)
+}
