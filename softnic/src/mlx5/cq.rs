@@ -53,6 +53,9 @@ pub struct Cq {
     producer: u32,
     solicited: u32,
     armed: Option<Arm>,
+    /// A completion of the kind asked for was written while the request lay in the record, before the register's write was
+    /// noticed: the device is slow to look, which is no reason to lose the event.
+    overtaken: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -62,6 +65,8 @@ struct Arm {
     /// Looks to let pass before an event for completions that were there when the queue was armed. An interrupt takes
     /// longer than the poll that follows the arming, and programs (perftest's `-e`) live from that.
     patience: u8,
+    /// A completion was written since: the event comes, whatever is consumed meanwhile.
+    due: bool,
 }
 
 /// See [`Arm::patience`].
@@ -91,6 +96,7 @@ impl Cq {
             producer: 0,
             solicited: 0,
             armed: None,
+            overtaken: false,
         })
     }
 
@@ -106,6 +112,7 @@ impl Cq {
         if out.faults.on_cqe() {
             bytes[63] = 0x70 | bytes[63] & 1;
         }
+        self.tell_armed(cqe.is_solicited());
         let size = self.layout.entry_size as usize;
         // The completion is the last 64 bytes of an entry of 128 (libmlx5's `get_sw_cqe`).
         self.ring.publish(slot * size + size - 64, &bytes);
@@ -116,6 +123,16 @@ impl Cq {
         let status = if let Kind::Error { status, .. } = cqe.kind { status } else { WcStatus::SUCCESS };
         out.trace.event(Event::Completed { cqn, qpn: cqe.qpn, counter: cqe.counter, status });
         Ok(())
+    }
+
+    /// A completion is about to be written. Before it is: once it is there, the program may consume it and arm anew.
+    fn tell_armed(&mut self, solicited: bool) {
+        if let Some(arm) = &mut self.armed {
+            arm.due |= solicited || !arm.solicited_only;
+        }
+        let request = self.records.load_u32(4);
+        let wanted = solicited || u32::from_be(request) >> 24 & 1 == 0;
+        self.overtaken |= request != TAKEN && wanted;
     }
 
     fn is_full(&self, cqn: u32, trace: &mut Trace) -> bool {
@@ -149,7 +166,8 @@ impl Cq {
         let request = u32::from_be(self.records.swap_u32(4, TAKEN));
         let (consumer, solicited_only) = (request & MASK, request >> 24 & 1 == 1);
         let patience = if self.is_ahead(solicited_only, consumer) { PATIENCE } else { 0 };
-        self.armed = Some(Arm { consumer, solicited_only, patience });
+        let due = std::mem::take(&mut self.overtaken);
+        self.armed = Some(Arm { consumer, solicited_only, patience, due });
     }
 
     /// Whether completions exist at or after a position: the sign of a 24-bit difference.
@@ -158,11 +176,15 @@ impl Cq {
         (newest.wrapping_sub(position) << 8) as i32 > 0
     }
 
-    /// Whether an event is due; if so, the queue is no longer armed. What the program has consumed since it armed the queue
-    /// needs no event.
+    /// Whether an event is due; if so, the queue is no longer armed. A completion that was written while the queue was armed
+    /// always tells; one that was there before tells unless the program has consumed it since.
     pub fn take_event(&mut self) -> bool {
         let consumed = self.consumer();
         let Some(arm) = &mut self.armed else { return false };
+        if arm.due {
+            self.armed = None;
+            return true;
+        }
         if arm.patience > 0 {
             arm.patience -= 1;
             return false;
@@ -347,6 +369,29 @@ mod tests {
         assert!((0..10).all(|_| !cq.take_event()));
         rig.push(&mut cq, 1).unwrap();
         assert!(cq.take_event());
+    }
+
+    #[test]
+    fn a_completion_written_while_armed_tells_though_it_is_consumed_at_once() {
+        let (mut rig, mut cq) = Rig::new(4, 64);
+        rig.set(1, 0);
+        cq.take_arm();
+        rig.push(&mut cq, 0).unwrap();
+        rig.set(0, 1);
+        assert_eq!((0..10).filter(|_| cq.take_event()).count(), 1);
+    }
+
+    #[test]
+    fn a_completion_that_overtakes_the_arming_tells_though_it_is_consumed_at_once() {
+        for (solicited_only, events) in [(0, 1), (1 << 24, 0)] {
+            let (mut rig, mut cq) = Rig::new(4, 64);
+            rig.set(1, solicited_only);
+            rig.push(&mut cq, 0).unwrap();
+            rig.set(0, 1);
+            assert!(!cq.take_event(), "the register was not written yet");
+            cq.take_arm();
+            assert_eq!((0..10).filter(|_| cq.take_event()).count(), events);
+        }
     }
 
     #[test]
