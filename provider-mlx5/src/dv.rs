@@ -89,6 +89,16 @@ impl Drop for ThreadDomain {
     }
 }
 
+/// What is ever posted. Unless told, libmlx5 makes every WQE's place wide enough to bind a memory window,
+/// four basic blocks, and the ring of a long queue does not fit the device.
+const OPERATIONS: u32 = sys::IBV_QP_EX_WITH_RDMA_WRITE
+    | sys::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
+    | sys::IBV_QP_EX_WITH_RDMA_READ
+    | sys::IBV_QP_EX_WITH_SEND
+    | sys::IBV_QP_EX_WITH_SEND_WITH_IMM
+    | sys::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+    | sys::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+
 /// Creates a queue pair in RESET. Never with scatter to CQE: the poller would then have to copy into
 /// memory that safe code may have freed.
 pub(crate) fn create_qp(
@@ -109,7 +119,8 @@ pub(crate) fn create_qp(
             max_inline_data: config.max_inline,
         },
         qp_type: sys::IBV_QPT_RC,
-        comp_mask: sys::IBV_QP_INIT_ATTR_PD as _,
+        comp_mask: (sys::IBV_QP_INIT_ATTR_PD | sys::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) as _,
+        send_ops_flags: u64::from(OPERATIONS),
         pd: td.map_or(pd.as_ptr(), ThreadDomain::as_pd),
         ..Default::default()
     };
