@@ -14,7 +14,8 @@ pub struct IbvBuffer {
     pub lkey: u32,
     /// The key a peer uses.
     pub rkey: u32,
-    /// Device address of its first byte.
+    /// Device address of its first byte. On a 32-bit host an address that the host does not choose
+    /// (a dma-buf's) may not fit; use views there.
     pub addr: usize,
     /// Length in bytes.
     pub size: usize,

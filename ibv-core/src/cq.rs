@@ -6,7 +6,8 @@
 //! nothing is aliased.
 //!
 //! Routes: see `core.rs`. A route that closes keeps its slot and its share of the depth until the
-//! queue has been seen empty after the close; only then can no stale completion name it.
+//! queue has been seen empty after the close; only then can no stale completion name it. (One that never
+//! posted needs no such proof.)
 
 use crate::{
     core::Route,
@@ -150,10 +151,15 @@ pub(crate) trait CqHandle: fmt::Debug + Send + Sync {
 impl<I: IbvDomainImpl> CqHandle for IbvCq<I> {
     fn close_route(&self, slot: u16) {
         let mut routes = lock(&self.routes);
-        let close = self.closes.fetch_add(1, Release) + 1;
-        if let Some(slot) = routes.slots.get_mut(usize::from(slot)) {
-            slot.closed = Some(close);
+        let Some(slot) = routes.slots.get_mut(usize::from(slot)) else { return };
+        // A queue pair that failed to be made leaves nothing behind: no completion names a route on which
+        // nothing was posted, and while nobody polls nobody has it in a table.
+        let unused = slot.route.as_ref().is_some_and(|route| route.is_unused());
+        if unused && lock(&self.parked).is_some() {
+            *slot = Slot::default();
+            return;
         }
+        slot.closed = Some(self.closes.fetch_add(1, Release) + 1);
     }
     fn claim_sole(self: Arc<Self>, owner: u64) -> Result<Box<dyn CompletionQueue>, PollCompletionError> {
         Ok(Box::new(self.claim(Some(owner))?))

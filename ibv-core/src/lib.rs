@@ -25,6 +25,36 @@
 //! convenience tier is the trait's own [`put`](IbvQueuePair::put), [`get`](IbvQueuePair::get) and
 //! [`poll_completion`](IbvQueuePair::poll_completion), with ids in a `Vec` and errors that carry numbers.
 //!
+//! ```no_run
+//! use ibv_core::{IbvConfig, IbvDomain, IbvDomainImpl, IbvQpInfo, IbvRemoteMemoryRegionView, IbvWc};
+//!
+//! fn hello<I: IbvDomainImpl>(
+//!     domain: &IbvDomain<I>,
+//!     peer: &IbvQpInfo,
+//!     theirs: IbvRemoteMemoryRegionView,
+//! ) -> Result<(), Box<dyn std::error::Error>> {
+//!     let cq = domain.create_cq(256)?;
+//!     let qp = domain.create_queue_pair(IbvConfig::default(), &cq, &cq)?;
+//!     let mut qp = qp.connect(peer).map_err(|(_, e)| e)?;
+//!     let region = domain.alloc(4096)?;
+//!     region.write_at(0, b"hello")?;
+//!
+//!     let mut batch = qp.batch();
+//!     let ids = batch.put(theirs, region.view())?;
+//!     batch.ring()?;
+//!
+//!     let (mut poller, mut wcs) = (cq.poller()?, [IbvWc::default(); 16]);
+//!     loop {
+//!         let n = poller.poll(&mut wcs)?;
+//!         for wc in &wcs[..n] {
+//!             if wc.result()?.wr_id() == ids.last() {
+//!                 return Ok(());
+//!             }
+//!         }
+//!     }
+//! }
+//! ```
+//!
 //! # What a completion promises
 //!
 //! - A polled completion of a get, an atomic or a receive: the bytes are in local memory.

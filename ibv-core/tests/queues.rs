@@ -103,6 +103,25 @@ fn a_queue_can_not_be_overrun_not_even_by_the_completions_of_the_dead() {
 }
 
 #[test]
+fn a_queue_pair_that_could_not_be_made_takes_no_room() {
+    let d = domain(RingDomain::default());
+    let (wide, narrow) = (d.create_cq(8).unwrap(), d.create_cq(2).unwrap());
+    for _ in 0..3 {
+        let e = d.create_queue_pair(depths(8, 4), &wide, &narrow).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::OutOfResources);
+    }
+    drop(d.create_queue_pair(depths(8, 2), &wide, &narrow).unwrap());
+    assert_eq!(looped(&d, &wide, depths(6, 2)).free_slots(), 6);
+    // Somebody who polls may have met the route, so his next empty poll has to free it.
+    let mut poller = wide.poller().unwrap();
+    drop(d.create_queue_pair(depths(8, 2), &wide, &narrow).unwrap());
+    assert!(d.create_queue_pair(depths(8, 2), &wide, &narrow).is_err());
+    assert!(drain(&mut poller).is_empty());
+    assert!(narrow.poller().unwrap().poll(&mut [IbvWc::default()]).is_ok());
+    assert!(d.create_queue_pair(depths(8, 2), &wide, &narrow).is_ok());
+}
+
+#[test]
 fn a_queue_of_another_domain_is_refused_and_left_alone() {
     let (d, other) = (domain(RingDomain::default()), domain(RingDomain::default()));
     let (mine, foreign) = (d.create_cq(4).unwrap(), other.create_cq(4).unwrap());

@@ -133,6 +133,11 @@ impl Route {
         self.told.0.store(count, Release);
     }
 
+    /// Whether the device was never told of any request.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.told.0.load(Acquire) == 0
+    }
+
     pub(super) fn retired(&self) -> u64 {
         self.retired.load(Acquire)
     }
