@@ -23,3 +23,8 @@ pub mod uverbs;
 mod machine;
 
 pub use machine::{Config, Drive, Softnic, StartError};
+
+/// Compiles the examples of the `README.md`.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -1,6 +1,7 @@
 //! Starting and stopping the machine, in a test or under `LD_PRELOAD`. What it does while it runs is in [`crate::drive`].
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use crate::description::{Abi, Description, DescriptionError, Link};
@@ -207,6 +208,7 @@ impl Drop for Softnic {
 /// Makes the machine and shows its devices in sysfs.
 fn install(config: Config) -> Result<(), StartError> {
     let root = sysfs_root();
+    WRITTEN.store(true, Ordering::Relaxed);
     sysfs::write_tree(&root, &config.description).map_err(|e| StartError::Io("sysfs tree", e))?;
     let session = config.session.as_deref().map(Session::join).transpose();
     let fabric = Fabric::new(session.map_err(|e| StartError::Io("session", e))?);
@@ -230,6 +232,17 @@ pub(crate) fn start_from_environment() {
             Err(e) => crate::log::warn(&e),
         }
     });
+}
+
+/// Whether this process wrote its tree.
+static WRITTEN: AtomicBool = AtomicBool::new(false);
+
+/// Removes the tree of this process, if it wrote one.
+pub(crate) fn remove_tree() {
+    if WRITTEN.swap(false, Ordering::Relaxed) {
+        // Nothing depends on it any more; what can't be removed stays in the temporary folder.
+        let _ = std::fs::remove_dir_all(sysfs_root());
+    }
 }
 
 /// The tree of this process.

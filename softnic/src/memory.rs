@@ -138,7 +138,7 @@ impl Pinned {
     /// Checks that `len` bytes at `addr` are mapped and 4-byte aligned.
     pub fn new(addr: u64, len: usize) -> Result<Self, Fault> {
         let fault = Fault { addr, len };
-        if addr == 0 || addr % 8 != 0 || addr.checked_add(len as u64).is_none() {
+        if addr == 0 || !addr.is_multiple_of(8) || addr.checked_add(len as u64).is_none() {
             return Err(fault);
         }
         let mut probe = [0; 1];
@@ -190,13 +190,13 @@ impl Pinned {
     }
 
     fn word(&self, offset: usize) -> &AtomicU32 {
-        assert!(offset % 4 == 0 && offset + 4 <= self.len, "word {offset} of {} bytes", self.len);
+        assert!(offset.is_multiple_of(4) && offset + 4 <= self.len, "word {offset} of {} bytes", self.len);
         // SAFETY: inside the range checked by `new`, aligned, alive for as long as the object is (module's contract).
         unsafe { AtomicU32::from_ptr((self.addr as usize + offset) as *mut u32) }
     }
 
     fn long(&self, offset: usize) -> &AtomicU64 {
-        assert!(offset % 8 == 0 && offset + 8 <= self.len, "word {offset} of {} bytes", self.len);
+        assert!(offset.is_multiple_of(8) && offset + 8 <= self.len, "word {offset} of {} bytes", self.len);
         // SAFETY: as in `word`; the base is 8-byte aligned.
         unsafe { AtomicU64::from_ptr((self.addr as usize + offset) as *mut u64) }
     }
@@ -248,7 +248,7 @@ impl Mapping {
     }
 
     fn long(&self, offset: usize) -> &AtomicU64 {
-        assert!(offset % 8 == 0 && offset + 8 <= self.len, "word {offset} of {} bytes", self.len);
+        assert!(offset.is_multiple_of(8) && offset + 8 <= self.len, "word {offset} of {} bytes", self.len);
         // SAFETY: inside the page-aligned mapping, which lives as long as `self`.
         unsafe { AtomicU64::from_ptr(self.base.add(offset).cast()) }
     }
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn a_pinned_range_publishes_and_copies_words() {
-        let words = vec![0u64; 16];
+        let words = [const { AtomicU64::new(0) }; 16];
         let pinned = Pinned::new(words.as_ptr() as u64, 128).unwrap();
         let data: Vec<u8> = (0..64).collect();
         pinned.publish(64, &data);

@@ -363,6 +363,15 @@ extern "C" fn point_to_tree() {
 #[unsafe(link_section = ".init_array")]
 static AT_LOAD: extern "C" fn() = point_to_tree;
 
+/// The tree goes with the process that showed it. One that is killed leaves it behind, in the temporary folder.
+extern "C" fn remove_tree() {
+    let _ = catch_unwind(crate::machine::remove_tree);
+}
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static AT_EXIT: extern "C" fn() = remove_tree;
+
 /// Points libibverbs to our tree. It reads the variable once per process.
 pub(crate) fn set_sysfs_path(root: &Path) {
     // SAFETY: called before `main`, or from the first start of a machine, which the caller makes before other threads

@@ -79,7 +79,7 @@ fn each_remote_access_needs_its_flag_of_region_and_queue_pair() {
     ];
     both(|rig| {
         for (opcode, flag) in operations {
-            let without = ALL & !(flag as u32);
+            let without = ALL & !flag;
             for shape in [
                 Shape { region_access: without, ..Shape::default() },
                 Shape { qp_access: without, ..Shape::default() },
@@ -124,7 +124,7 @@ fn local_keys_and_ranges_are_checked() {
     both(|rig| {
         dooms(rig, Shape::default(), IBV_WC_LOC_PROT_ERR, |_, _, _, send| send.pieces[0].2 ^= 1);
         dooms(rig, Shape::default(), IBV_WC_LOC_PROT_ERR, |_, a, _, send| send.pieces[0].0 = a.at(LEN - 63));
-        let shape = Shape { region_access: IBV_ACCESS_REMOTE_READ as u32, ..Shape::default() };
+        let shape = Shape { region_access: IBV_ACCESS_REMOTE_READ, ..Shape::default() };
         dooms(rig, shape, IBV_WC_LOC_PROT_ERR, |_, _, _, send| send.opcode = IBV_WR_RDMA_READ);
     });
 }

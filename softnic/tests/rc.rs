@@ -5,9 +5,9 @@ mod rig;
 use ibv_sys::*;
 use rig::*;
 
-const SIGNALED: u32 = IBV_SEND_SIGNALED as u32;
-const INLINE: u32 = IBV_SEND_INLINE as u32;
-const FENCE: u32 = IBV_SEND_FENCE as u32;
+const SIGNALED: u32 = IBV_SEND_SIGNALED;
+const INLINE: u32 = IBV_SEND_INLINE;
+const FENCE: u32 = IBV_SEND_FENCE;
 const OK: ibv_wc_status = IBV_WC_SUCCESS;
 
 #[test]
@@ -76,7 +76,7 @@ fn immediate_data_arrives_with_sends_and_writes() {
         for (id, opcode, len) in [(7, IBV_WC_RECV, 100), (8, IBV_WC_RECV_RDMA_WITH_IMM, 50)] {
             let wc = rig.expect(b.cq, id, OK);
             assert_eq!((wc.opcode, wc.byte_len), (opcode, len));
-            assert_ne!(wc.wc_flags & IBV_WC_WITH_IMM as u32, 0);
+            assert_ne!(wc.wc_flags & IBV_WC_WITH_IMM, 0);
             // SAFETY: the flag says that the union holds immediate data.
             assert_eq!(unsafe { wc.__bindgen_anon_1.imm_data }, 0x1122_3344u32.to_be());
         }
@@ -183,7 +183,7 @@ fn wrap(rig: &mut Rig, depth: u32, operations: u64) {
             let to = (posted as usize % 512) * 8;
             a.memory.put(to, &posted.to_ne_bytes());
             let mut send = a.request(posted, IBV_WR_RDMA_WRITE, to, 8, &b, to);
-            send.flags |= if posted % 3 == 0 { INLINE } else { 0 };
+            send.flags |= if posted.is_multiple_of(3) { INLINE } else { 0 };
             if a.try_post(&send) != 0 {
                 break;
             }

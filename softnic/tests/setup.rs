@@ -189,16 +189,16 @@ fn illegal_transitions_and_missing_attributes_are_refused() {
     end.to_init(shape);
     assert_eq!(end.to_rts(shape), libc::EINVAL, "from INIT");
     let (mut attr, mask) = rtr(1, shape);
-    for bit in (0..21).map(|b| 1u32 << b).filter(|b| mask & b != 0 && *b != IBV_QP_STATE as u32) {
+    for bit in (0..21).map(|b| 1u32 << b).filter(|b| mask & b != 0 && *b != IBV_QP_STATE) {
         assert_eq!(end.modify(&mut attr, mask & !bit), libc::EINVAL, "without {bit:#x}");
         assert_eq!(end.state(), IBV_QPS_INIT, "a refused change changes nothing");
     }
-    assert_eq!(end.modify(&mut attr, mask | IBV_QP_SQ_PSN as u32), libc::EINVAL, "not at this step");
+    assert_eq!(end.modify(&mut attr, mask | IBV_QP_SQ_PSN), libc::EINVAL, "not at this step");
     attr.path_mtu = ibv_mtu(9);
     assert_eq!(end.modify(&mut attr, mask), libc::EINVAL);
     assert_eq!((end.to_rtr(1, shape), end.to_rts(shape)), (0, 0));
     let mut reset = rig::attr(IBV_QPS_RESET);
-    assert_eq!(end.modify(&mut reset, IBV_QP_STATE as u32), 0);
+    assert_eq!(end.modify(&mut reset, IBV_QP_STATE), 0);
     assert_eq!(end.state(), IBV_QPS_RESET);
 }
 
@@ -216,7 +216,7 @@ fn a_queue_pair_runs_again_after_reset() {
             rig.expect(a.cq, 1, IBV_WC_REM_ACCESS_ERR);
             for end in [&a, &b] {
                 let mut reset = rig::attr(IBV_QPS_RESET);
-                assert_eq!(end.modify(&mut reset, IBV_QP_STATE as u32), 0, "round {round}");
+                assert_eq!(end.modify(&mut reset, IBV_QP_STATE), 0, "round {round}");
             }
             rig.connect(&a, &b, shape);
         }
@@ -238,7 +238,7 @@ fn bad_registrations_are_refused() {
     let memory = Memory::new(4096);
     // SAFETY: the device checks the range by itself.
     let reg = |addr: u64, len, access| unsafe { rig.v().ibv_reg_mr(rig.pd, addr as *mut _, len, access) };
-    let remote_only = IBV_ACCESS_REMOTE_WRITE as u32;
+    let remote_only = IBV_ACCESS_REMOTE_WRITE;
     for (addr, len, access) in [(memory.addr(), 0, LOCAL), (8, 4096, LOCAL), (memory.addr(), 64, remote_only)]
     {
         assert!(reg(addr, len, access).is_null(), "{addr:#x}+{len} access {access:#x}");
@@ -405,7 +405,7 @@ fn an_extended_queue_and_builder_work_together() {
             (init.send_cq, init.recv_cq, init.qp_type, init.pd) = (cq, cq, IBV_QPT_RC, rig.pd);
             (init.cap.max_send_wr, init.cap.max_send_sge) = (16, 1);
             (init.cap.max_recv_wr, init.cap.max_recv_sge) = (16, 1);
-            init.comp_mask = (IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) as u32;
+            init.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
             init.send_ops_flags = u64::from(IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_READ);
             a.qp = v.ibv_create_qp_ex(rig.context, &mut init);
             assert!(!a.qp.is_null(), "{}", std::io::Error::last_os_error());
@@ -414,7 +414,7 @@ fn an_extended_queue_and_builder_work_together() {
             b.memory.put(64, &[6; 32]);
             assert_eq!(ibv_wr_start(qp_ex), 0);
             (*qp_ex).wr_id = 5;
-            (*qp_ex).wr_flags = IBV_SEND_SIGNALED as u32;
+            (*qp_ex).wr_flags = IBV_SEND_SIGNALED;
             assert_eq!(ibv_wr_rdma_read(qp_ex, b.rkey(), b.at(64)), 0);
             assert_eq!(ibv_wr_set_sge(qp_ex, a.lkey(), a.at(0), 32), 0);
             assert_eq!(ibv_wr_complete(qp_ex), 0);

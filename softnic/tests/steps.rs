@@ -140,3 +140,23 @@ fn the_nth_command_fails_as_ordered() {
         assert_eq!(v.ibv_dealloc_pd(first), 0);
     }
 }
+
+#[test]
+fn a_region_that_went_away_under_a_read_is_not_written() {
+    let Some(mut rig) = Rig::start(Config::steps(1)) else { return };
+    let (a, b) = rig.pair(Shape::default());
+    b.memory.put(0, &[5; 64]);
+    let target = Memory::new(4096);
+    let mr = rig.reg(target.addr(), 4096, LOCAL);
+    // SAFETY: alive until the next lines, which destroy it once.
+    let lkey = unsafe { (*mr).lkey };
+    rig.nic.inject(Fault::Delay { nth: 1, ns: 1000 });
+    let mut read = a.request(1, IBV_WR_RDMA_READ, 0, 64, &b, 0);
+    read.pieces[0] = (target.addr(), 64, lkey);
+    a.post(&read);
+    while rig.nic.step() == softnic::drive::Step::Worked {}
+    // SAFETY: as above.
+    assert_eq!(unsafe { rig.v().ibv_dereg_mr(mr) }, 0);
+    rig.expect(a.cq, 1, IBV_WC_LOC_PROT_ERR);
+    assert_eq!(target.get(0, 64), [0; 64], "the answer came after the deregistration");
+}

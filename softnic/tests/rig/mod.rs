@@ -16,9 +16,8 @@ use std::time::{Duration, Instant};
 use ibv_sys::*;
 use softnic::{Config, Drive, Softnic};
 
-pub const LOCAL: u32 = IBV_ACCESS_LOCAL_WRITE as u32;
-pub const ALL: u32 =
-    LOCAL | IBV_ACCESS_REMOTE_WRITE as u32 | IBV_ACCESS_REMOTE_READ as u32 | IBV_ACCESS_REMOTE_ATOMIC as u32;
+pub const LOCAL: u32 = IBV_ACCESS_LOCAL_WRITE;
+pub const ALL: u32 = LOCAL | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 
 /// Bytes of each end's buffer.
 pub const LEN: usize = 1 << 16;
@@ -333,7 +332,7 @@ impl End {
         Send {
             id,
             opcode,
-            flags: IBV_SEND_SIGNALED as u32,
+            flags: IBV_SEND_SIGNALED,
             pieces: vec![(self.at(from), len, self.lkey())],
             remote: (peer.at(to), peer.rkey()),
             imm: 0x1122_3344,
@@ -404,7 +403,7 @@ impl End {
         let mut attr = attr(IBV_QPS_INIT);
         (attr.port_num, attr.qp_access_flags) = (1, shape.qp_access);
         let mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
-        assert_eq!(self.modify(&mut attr, mask as u32), 0);
+        assert_eq!(self.modify(&mut attr, mask), 0);
     }
 
     /// To RTR, towards a queue pair behind port 1 of the first device.
@@ -468,7 +467,7 @@ pub fn rtr(peer: u32, shape: Shape) -> (ibv_qp_attr, u32) {
         | IBV_QP_RQ_PSN
         | IBV_QP_MAX_DEST_RD_ATOMIC
         | IBV_QP_MIN_RNR_TIMER;
-    (a, mask as u32)
+    (a, mask)
 }
 
 pub fn rts(shape: Shape) -> (ibv_qp_attr, u32) {
@@ -481,7 +480,7 @@ pub fn rts(shape: Shape) -> (ibv_qp_attr, u32) {
         | IBV_QP_RNR_RETRY
         | IBV_QP_SQ_PSN
         | IBV_QP_MAX_QP_RD_ATOMIC;
-    (a, mask as u32)
+    (a, mask)
 }
 
 /// A C string of the library's.
