@@ -30,8 +30,8 @@
 //! # Features
 //!
 //! A feature adds a provider or a capability of the core; none changes what the others do, and none is
-//! on by default. `mock` adds the in-process fabric. `serde`, `tokio`, `tracing` and `recorder` are
-//! `ibv-core`'s.
+//! on by default. `mock` adds the in-process fabric, `mlx5` NVIDIA ConnectX. `serde`, `tokio`, `tracing`
+//! and `recorder` are `ibv-core`'s.
 //!
 //! # Somebody else's provider
 //!
@@ -44,17 +44,31 @@
 #[doc(inline)]
 pub use ibv_core::*;
 
-/// The in-process fabric: moves bytes, keeps a virtual clock, breaks rules on purpose.
 #[cfg(feature = "mock")]
 #[cfg_attr(docsrs, doc(cfg(feature = "mock")))]
-pub use provider_mock as mock;
+#[doc(inline)]
+pub use providers::mock;
 
-/// The providers this build has, in order of preference. Each call makes new ones; two domains that
-/// should meet on the mock's fabric come from one registry.
+/// The provider crates that the features chose, for what only one of them offers.
+pub mod providers {
+    /// NVIDIA ConnectX, driven directly.
+    #[cfg(feature = "mlx5")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "mlx5")))]
+    pub use provider_mlx5 as mlx5;
+    /// The in-process fabric: moves bytes, keeps a virtual clock, breaks rules on purpose.
+    #[cfg(feature = "mock")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "mock")))]
+    pub use provider_mock as mock;
+}
+
+/// The providers this build has, in order of preference: what knows a device best comes first. Each call
+/// makes new ones; two domains that should meet on the mock's fabric come from one registry.
 pub fn registry() -> Registry {
     let registry = Registry::default();
+    #[cfg(feature = "mlx5")]
+    let registry = registry.with(providers::mlx5::Mlx5Provider);
     #[cfg(feature = "mock")]
-    let registry = registry.with(mock::MockProvider::default());
+    let registry = registry.with(providers::mock::MockProvider::default());
     registry
 }
 

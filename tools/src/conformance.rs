@@ -1,7 +1,7 @@
 //! `ibv conformance`: the suite over the providers of this build. Cases, reports and options are crate
 //! `conformance`'s; here is only the list of what can be tested.
 
-use conformance::{cli, fixtures::mock::Mock};
+use conformance::{DynFixture, cli, fixtures::mock::Mock};
 use ibv::mock::Schedule;
 use std::process::ExitCode;
 
@@ -10,9 +10,23 @@ const PIECE: usize = 24;
 
 /// Runs the suite's command line, whose exit codes these are: 0, 1 where a case failed, 2.
 pub(crate) fn run(args: Vec<String>) -> ExitCode {
-    let unordered = Schedule::Unordered { seed: 1, chunk: PIECE };
-    let (in_order, in_order_dyn) = (Mock::new(Schedule::InOrder), Mock::new(Schedule::InOrder).erased());
-    let (shuffled, shuffled_dyn) = (Mock::new(unordered), Mock::new(unordered).erased());
+    let fixtures = fixtures();
+    let fixtures: Vec<&dyn DynFixture> = fixtures.iter().map(|fixture| &**fixture).collect();
     let name = "ibv conformance".to_owned();
-    cli::run([name].into_iter().chain(args), &[&in_order, &in_order_dyn, &shuffled, &shuffled_dyn])
+    cli::run([name].into_iter().chain(args), &fixtures)
+}
+
+/// Each provider by both dispatches, and the mock by both schedules too.
+fn fixtures() -> Vec<Box<dyn DynFixture>> {
+    let unordered = Schedule::Unordered { seed: 1, chunk: PIECE };
+    vec![
+        Box::new(Mock::new(Schedule::InOrder)),
+        Box::new(Mock::new(Schedule::InOrder).erased()),
+        Box::new(Mock::new(unordered)),
+        Box::new(Mock::new(unordered).erased()),
+        #[cfg(feature = "mlx5")]
+        Box::new(conformance::Devices::of(ibv::providers::mlx5::Mlx5Provider)),
+        #[cfg(feature = "mlx5")]
+        Box::new(conformance::Devices::of(ibv::providers::mlx5::Mlx5Provider).erased()),
+    ]
 }

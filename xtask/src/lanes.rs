@@ -57,7 +57,7 @@ pub(crate) const LANES: &[Lane] = &[
     maintainers("tsan", "no data race in the core and the mock, ThreadSanitizer", sanitizers::tsan),
     maintainers(
         "valgrind",
-        "no bad access and no leak in the core's and the mock's tests",
+        "no bad access in the core's and the mock's tests, memcheck",
         sanitizers::valgrind,
     ),
     maintainers("cost", "instructions a request and a completion cost", cost),
@@ -76,7 +76,17 @@ fn fmt() -> Result<Ran> {
 }
 
 fn clippy() -> Result<Ran> {
-    let common = ["clippy", "--workspace", "--all-targets", "--features", FEATURES, "--", "-D", "warnings"];
+    let common = [
+        "clippy",
+        "--keep-going",
+        "--workspace",
+        "--all-targets",
+        "--features",
+        FEATURES,
+        "--",
+        "-D",
+        "warnings",
+    ];
     done(run(&mut cargo(common)))
 }
 
