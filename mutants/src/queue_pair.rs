@@ -24,6 +24,8 @@ pub struct MutantQueuePair {
     pub(crate) seen: Option<QpState>,
     /// Requests built since the last ring, and ever.
     pub(crate) built: [u32; 2],
+    /// Slots that it will never use again.
+    pub(crate) leaked: u32,
     /// How often its endpoint was asked for.
     asked: u32,
     /// The last inline payload.
@@ -38,7 +40,17 @@ impl MutantQueuePair {
     ) -> Result<Self, Error> {
         let name = (end, inner.get_qp_info()?.qp_num);
         let (inner, shared) = (ManuallyDrop::new(inner), shared.clone());
-        Ok(Self { inner, shared, name, peer: None, seen: None, built: [0; 2], asked: 0, inline: Vec::new() })
+        Ok(Self {
+            inner,
+            shared,
+            name,
+            peer: None,
+            seen: None,
+            built: [0; 2],
+            leaked: 0,
+            asked: 0,
+            inline: Vec::new(),
+        })
     }
 }
 

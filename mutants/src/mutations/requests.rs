@@ -58,6 +58,8 @@ super::list! {
             if full { Err(PostError::QueueFull) } else { qp.inner.enqueue(wr) }
         }
     }
+    /// Never uses the slot of an unsignaled request again.
+    slot_leaked { enqueue: leak_slot }
     /// Never completes a put of no bytes.
     zero_length_vanishes {
         enqueue: |qp, wr| {
@@ -194,6 +196,14 @@ fn to_front(qp: &mut MutantQueuePair, wr: &WorkRequest<'_>) -> Result<(), PostEr
             wr.remote.addr = base;
         }
     })
+}
+
+fn leak_slot(qp: &mut MutantQueuePair, wr: &WorkRequest<'_>) -> Result<(), PostError> {
+    if qp.leaked + qp.built[0] > qp.core().config().max_send_wr {
+        return Err(PostError::QueueFull);
+    }
+    qp.leaked += u32::from(!wr.signaled);
+    qp.inner.enqueue(wr)
 }
 
 fn lose_second(qp: &mut MutantQueuePair, wr: &WorkRequest<'_>) -> Result<(), PostError> {
