@@ -30,8 +30,8 @@
 //! # Features
 //!
 //! A feature adds a provider or a capability of the core; none changes what the others do, and none is
-//! on by default. `mock` adds the in-process fabric, `mlx5` NVIDIA ConnectX. `serde`, `tokio`, `tracing`
-//! and `recorder` are `ibv-core`'s.
+//! on by default. `mock` adds the in-process fabric, `mlx5` NVIDIA ConnectX, `verbs` every other device
+//! that libibverbs drives. `serde`, `tokio`, `tracing` and `recorder` are `ibv-core`'s.
 //!
 //! # Somebody else's provider
 //!
@@ -59,6 +59,10 @@ pub mod providers {
     #[cfg(feature = "mock")]
     #[cfg_attr(docsrs, doc(cfg(feature = "mock")))]
     pub use provider_mock as mock;
+    /// Any device of the InfiniBand specification's transport, through plain libibverbs.
+    #[cfg(feature = "verbs")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "verbs")))]
+    pub use provider_verbs as verbs;
 }
 
 /// The providers this build has, in order of preference: what knows a device best comes first. Each call
@@ -67,6 +71,8 @@ pub fn registry() -> Registry {
     let registry = Registry::default();
     #[cfg(feature = "mlx5")]
     let registry = registry.with(providers::mlx5::Mlx5Provider);
+    #[cfg(feature = "verbs")]
+    let registry = registry.with(providers::verbs::VerbsProvider::default());
     #[cfg(feature = "mock")]
     let registry = registry.with(providers::mock::MockProvider::default());
     registry

@@ -28,5 +28,9 @@ fn fixtures() -> Vec<Box<dyn DynFixture>> {
         Box::new(conformance::Devices::of(ibv::providers::mlx5::Mlx5Provider)),
         #[cfg(feature = "mlx5")]
         Box::new(conformance::Devices::of(ibv::providers::mlx5::Mlx5Provider).erased()),
+        #[cfg(feature = "verbs")]
+        Box::new(conformance::Devices::of(ibv::providers::verbs::VerbsProvider::default())),
+        #[cfg(feature = "verbs")]
+        Box::new(conformance::Devices::of(ibv::providers::verbs::VerbsProvider::default()).erased()),
     ]
 }
