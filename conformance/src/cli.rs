@@ -30,7 +30,7 @@ pub trait DynFixture: Send + Sync {
     fn run(&self, options: &Options) -> Report;
     /// Runs one case by its exact name.
     fn run_case(&self, case: &str, options: &Options) -> Outcome;
-    /// See [`differential::run`](crate::differential::run).
+    /// See [`differential::run`].
     fn differential(&self, cases: u32, seed: u64) -> Outcome;
     /// Is end b of one run in two processes, for whoever connects first.
     ///

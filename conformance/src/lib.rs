@@ -1,4 +1,4 @@
-//! The suite that certifies an RDMA provider: over a hundred cases, each a sentence, that hold of every
+//! The suite that certifies an RDMA provider: about two hundred cases, each a sentence, that hold of every
 //! provider which offers what the case needs. It names no hardware provider, and contains no unsafe code.
 //!
 //! A provider's own repository runs it in a few lines, by static and by run-time dispatch:
