@@ -2,10 +2,12 @@
 //! summed up is `test.rs`'s.
 
 use crate::{
-    sanitizers,
+    pair, sanitizers,
     sh::{Result, cargo, debian_packages, nightly, program, root, run, succeeds, target},
     suite, tidy,
 };
+
+use std::env;
 
 /// Whose lane it is, which decides what "can not run here" means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +52,7 @@ pub(crate) const LANES: &[Lane] = &[
     everybody("doc", "documentation builds without a warning", doc),
     everybody("conformance", "the suite over every provider built in", conformance),
     everybody("mutants", "the suite catches every broken provider", mutants),
+    everybody("two-processes", "a file crosses between processes on software ConnectX devices", pair::lane),
     everybody("out-of-tree", "a provider of somebody else's, certified in its own workspace", out_of_tree),
     maintainers("loom", "every interleaving of credits and completion queues", loom),
     maintainers("miri", "no undefined behaviour in the core and the mock", sanitizers::miri),
@@ -65,7 +68,7 @@ pub(crate) const LANES: &[Lane] = &[
 ];
 
 /// Everything that needs no vendor library to build.
-const FEATURES: &str = "ibv/mock,ibv/recorder,ibv/serde,ibv/tokio,ibv/tracing";
+const FEATURES: &str = "ibv/mlx5,ibv/mock,ibv/recorder,ibv/serde,ibv/tokio,ibv/tracing,ibv/verbs";
 
 pub(crate) fn done(result: Result<()>) -> Result<Ran> {
     result.map(|()| Ran::Passed)
@@ -100,7 +103,17 @@ fn nextest() -> bool {
     succeeds(&mut cargo(["nextest", "--version"]))
 }
 
+/// What tests compare with or run unmodified: the C compiler and headers, the vendor libraries, the tools.
+const TESTS_NEED: [&str; 6] =
+    ["gcc", "ibverbs-providers", "ibverbs-utils", "libc6-dev", "libibverbs-dev", "perftest"];
+
 fn test() -> Result<Ran> {
+    match debian_packages(&TESTS_NEED) {
+        Err(why) if env::var_os("CI").is_some() => return Err(why),
+        // Each test that misses something says so.
+        Err(why) => eprintln!("going on without: {why}"),
+        Ok(()) => {}
+    }
     let runner: &[&str] = if nextest() {
         &["nextest", "run", "--no-fail-fast"]
     } else {

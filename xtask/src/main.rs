@@ -8,6 +8,7 @@ mod debian;
 mod demo;
 mod lanes;
 mod new_provider;
+mod pair;
 mod rdma_core;
 mod sanitizers;
 mod sh;

@@ -1,0 +1,112 @@
+//! The lane in which a file crosses between two processes: `ibv transfer` at both ends, on software
+//! ConnectX devices under the system's own libibverbs, and another provider at each end.
+
+use crate::{
+    lanes::Ran,
+    sh::{Result, cargo, debian_packages, run, target},
+};
+use std::{
+    env, fs,
+    io::{BufRead, BufReader, Read},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// What libibverbs needs to find an mlx5 device.
+const PACKAGES: [&str; 2] = ["ibverbs-providers", "libibverbs1"];
+/// Link layer, and the providers of the receiving and of the sending end.
+const PAIRS: [(&str, &str, &str); 3] =
+    [("ib", "mlx5", "mlx5"), ("roce", "verbs", "mlx5"), ("ib", "mlx5", "verbs")];
+/// For one transfer, however slow the machine.
+const LIMIT: Duration = Duration::from_secs(120);
+
+pub(crate) fn lane() -> Result<Ran> {
+    if let Err(why) = debian_packages(&PACKAGES) {
+        return Ok(Ran::Not(why.to_string()));
+    }
+    run(&mut cargo(["build", "--package", "ibv-tools"]))?;
+    let folder = target().join("pair");
+    fs::create_dir_all(&folder)?;
+    let source = source(&folder)?;
+    for (link, receiver, sender) in PAIRS {
+        let out = folder.join("received.bin");
+        let _ = fs::remove_file(&out);
+        transfer(link, (receiver, &out), (sender, &source))?;
+        if fs::read(&out)? != fs::read(&source)? {
+            return Err(format!("{receiver} received other bytes over {link} than {sender} sent").into());
+        }
+        println!("{sender} to {receiver} over {link}: equal");
+    }
+    Ok(Ran::Passed)
+}
+
+/// A file of ours that is long enough for many requests: this program.
+fn source(folder: &Path) -> Result<PathBuf> {
+    let path = folder.join("source.bin");
+    fs::copy(env::current_exe()?, &path)?;
+    Ok(path)
+}
+
+fn transfer(link: &str, receiver: (&str, &Path), sender: (&str, &Path)) -> Result<()> {
+    let session = format!("xtask-pair-{}", std::process::id());
+    let end = |(provider, file): (&str, &Path), role: [&str; 2]| {
+        let mut command = Command::new(env::current_exe()?);
+        command.args(["softnic", "--link", link, "--session", &session, "--"]);
+        command.arg(target().join("debug/ibv")).arg("transfer").arg(file).args(role);
+        command.args(["--provider", provider, "--chunk", "64K"]).stdin(Stdio::null());
+        Ok::<_, Box<dyn std::error::Error>>(command)
+    };
+    let mut listening = Running(end(receiver, ["--listen", "127.0.0.1:0"])?.stderr(Stdio::piped()).spawn()?);
+    let addr = listening.address()?;
+    let mut sending = Running(end(sender, ["--to", &addr])?.spawn()?);
+    sending.finish("the sending end")?;
+    listening.finish("the receiving end")
+}
+
+/// A process that does not outlive this value.
+struct Running(Child);
+
+impl Running {
+    /// Where it says that it listens. What it says after that is passed on.
+    fn address(&mut self) -> Result<String> {
+        let mut lines = BufReader::new(self.0.stderr.take().ok_or("no standard error")?);
+        let mut line = String::new();
+        while lines.read_line(&mut line)? > 0 {
+            if let Some(addr) = line.trim_end().strip_prefix("listening on ") {
+                let addr = addr.to_owned();
+                thread::spawn(move || {
+                    let mut rest = String::new();
+                    let _ = lines.read_to_string(&mut rest);
+                    eprint!("{rest}");
+                });
+                return Ok(addr);
+            }
+            eprint!("{line}");
+            line.clear();
+        }
+        Err("the receiving end ended before it listened".into())
+    }
+
+    fn finish(&mut self, name: &str) -> Result<()> {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            match self.0.try_wait()? {
+                Some(status) if status.success() => return Ok(()),
+                Some(status) => return Err(format!("{name}: {status}").into()),
+                None if Instant::now() > deadline => {
+                    return Err(format!("waited {} s for {name}", LIMIT.as_secs()).into());
+                }
+                None => thread::sleep(Duration::from_millis(20)),
+            }
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
