@@ -5,7 +5,10 @@
 //! The library without builders differs from the real one in one function, which may always answer null.
 
 use conformance::{DynFixture, Fixture, Pair, Progress, Unavailable};
-use ibv_core::{AnyDomain, IbvDomain, IbvDomainImpl, Provider};
+use ibv_core::{
+    AnyDomain, DeviceKind, Error, GidType, IbvConfig, IbvDomain, IbvDomainImpl, LinkLayer, PortState,
+    Provider,
+};
 use ibv_sys::{Verbs, ibv_qp, ibv_qp_ex};
 use provider_verbs::{VerbsDomain, VerbsLibrary, VerbsProvider};
 use softnic::{
@@ -147,6 +150,36 @@ fn on<D: IbvDomainImpl>(
     Box::new(OnMachine { provider, device, wrap })
 }
 
+/// What the machine shows of its devices, and what is chosen there.
+fn listing() -> Result<(), String> {
+    let provider = VerbsProvider::default();
+    let Ok(devices) = provider.devices() else { return Ok(()) };
+    let expected = [(LinkLayer::InfiniBand, GidType::Ib), (LinkLayer::Ethernet, GidType::RoceV2)];
+    for (device, (link, gid_type)) in devices.iter().zip(expected) {
+        let port = device.port(1).ok_or("a device without a port")?;
+        let kinds = (device.kind, port.link_layer, port.state);
+        if kinds != (DeviceKind::SoftwareUser, link, PortState::ACTIVE) {
+            return Err(format!("{} shows as {kinds:?}", device.name));
+        }
+        let domain = provider.open(device).map(|d| IbvDomain::new(d, device.clone())).map_err(text)?;
+        let cq = domain.create_cq(256).map_err(text)?;
+        let mut qp = domain.create_queue_pair(IbvConfig::default(), &cq, &cq).map_err(text)?;
+        let info = qp.get_qp_info().map_err(text)?;
+        let why = qp.queue_pair().gid().map_or(String::new(), |g| g.why.clone());
+        if info.gid_type != gid_type
+            || info.gid.is_some_and(|g| g.ipv4().is_some()) != (gid_type == GidType::RoceV2)
+        {
+            return Err(format!("{} chose {:?} ({why})", device.name, info.gid));
+        }
+        println!("{}: GID {:?}, {why}", device.name, info.gid);
+    }
+    if devices.len() == expected.len() { Ok(()) } else { Err(format!("{} devices", devices.len())) }
+}
+
+fn text(e: Error) -> String {
+    e.to_string()
+}
+
 fn main() -> ExitCode {
     match Softnic::start(machine()) {
         // For the life of the process: cases share the machine.
@@ -155,6 +188,10 @@ fn main() -> ExitCode {
             eprintln!("{e}");
             return ExitCode::FAILURE;
         }
+    }
+    if let Err(why) = listing() {
+        eprintln!("{why}");
+        return ExitCode::FAILURE;
     }
     thread::spawn(|| nudge());
     let mut fixtures = Vec::new();

@@ -12,7 +12,10 @@ use crate::{
 };
 use std::cmp::Reverse;
 
-/// A port's GID table: its length and what is in it.
+/// The highest index that an address vector can name: `sgid_index` is one byte.
+const LAST_INDEX: u32 = 255;
+
+/// A port's GID table: its length and what is in it, as far as a queue pair can name it (256 slots).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GidTable {
     /// Slots, filled or not.
@@ -72,9 +75,9 @@ fn merits(entry: &GidEntry) -> String {
 }
 
 impl GidTable {
-    /// A table of `len` slots with these entries; empty and out-of-range ones are left out.
+    /// A table of `len` slots with these entries; empty, unreachable and out-of-range ones are left out.
     pub fn new(len: u32, entries: impl IntoIterator<Item = GidEntry>) -> Self {
-        let filled = |e: &GidEntry| !e.gid.is_zero() && e.index < len;
+        let filled = |e: &GidEntry| !e.gid.is_zero() && e.index < len && e.index <= LAST_INDEX;
         let mut entries: Vec<_> = entries.into_iter().filter(filled).collect();
         entries.sort_by_key(|e| e.index);
         Self { len, entries }
@@ -146,7 +149,11 @@ impl GidTable {
 
     fn indexed(&self, index: u32) -> Result<RankedGid, Error> {
         let Some(entry) = self.at(index) else {
-            let what = if index < self.len { "is empty" } else { "is beyond the table" };
+            let what = match index {
+                i if i >= self.len => "is beyond the table",
+                i if i > LAST_INDEX => "no queue pair can name (255 is the last)",
+                _ => "is empty",
+            };
             let detail = format!("IbvConfig::gid asks for index {index}, which {what}; {}", self.list());
             return Err(Error::new(ErrorKind::InvalidConfig, "query_gid", detail));
         };
@@ -281,6 +288,14 @@ mod tests {
         }
         let at = t.choose(GidChoice::Index(0), LinkLayer::Ethernet).unwrap().unwrap();
         assert_eq!(at.entry.index, 0, "an index that was asked for is not outranked");
+    }
+
+    #[test]
+    fn what_one_byte_can_not_name_is_never_chosen() {
+        let t = table(400, &[(255, "fe80::1", V2), (256, "2001:db8::1", V2)]);
+        assert_eq!(auto(&t).0, 255);
+        let e = t.choose(GidChoice::Index(256), LinkLayer::Ethernet).unwrap_err();
+        assert!(e.to_string().contains("index 256, which no queue pair can name"), "{e}");
     }
 
     #[test]

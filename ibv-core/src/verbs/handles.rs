@@ -14,7 +14,10 @@ use crate::{
     error::{Error, ErrorKind},
     verbs::{VerbsLibrary, device::Device, errno, fork::HomeProcess, sysfs::DeviceDir},
 };
-use ibv_sys::{extend, ibv_context, ibv_device_attr_ex, ibv_pd, ibv_port_attr, ibv_transport_type};
+use ibv_sys::{
+    RingVariable, extend, ibv_context, ibv_device_attr_ex, ibv_pd, ibv_port_attr, ibv_transport_type,
+    ring_variables,
+};
 use std::{
     ffi::c_int,
     ptr::NonNull,
@@ -61,7 +64,7 @@ impl Context {
             let detail = format!("no RDMA device {name}; there are: {}", names.join(", "));
             return Err(Error::new(ErrorKind::NoDevice, "open_device", detail));
         };
-        refuse_single_threaded(&device)?;
+        refuse_single_threaded(&device, &ring_variables())?;
         // SAFETY: `raw` is of the list, which lives through the call.
         let context = NonNull::new(unsafe { verbs.ibv_open_device(raw) });
         let raw = context.ok_or_else(|| failed("open_device", &device.name))?;
@@ -159,10 +162,10 @@ impl Drop for Context {
 }
 
 /// Without its locks libmlx5 may be called from one thread only, which these handles can not promise.
-fn refuse_single_threaded(device: &Device) -> Result<(), Error> {
-    let mlx5 = device.dir.driver().is_none_or(|driver| driver == "mlx5_core");
-    let set = |v: &ibv_sys::RingVariable| v.name == "MLX5_SINGLE_THREADED" && v.value == "1";
-    if mlx5 && device.name.starts_with("mlx5") && ibv_sys::ring_variables().iter().any(set) {
+fn refuse_single_threaded(device: &Device, set: &[RingVariable]) -> Result<(), Error> {
+    let named_so = device.name.starts_with("mlx5");
+    let mlx5 = device.dir.driver().map_or(named_so, |driver| driver == "mlx5_core");
+    if mlx5 && set.iter().any(|v| v.name == "MLX5_SINGLE_THREADED" && v.value == "1") {
         let detail = format!(
             "{}: MLX5_SINGLE_THREADED=1 switches off the locks that sharing it between threads needs; unset it",
             device.name
@@ -241,4 +244,28 @@ fn leaked(_: &'static str, _: c_int) {}
 /// The error behind a null result.
 fn failed(verb: &'static str, device: &str) -> Error {
     Error::from_errno(verb, errno()).context(device)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ibv_sys::{IBV_NODE_CA, IBV_TRANSPORT_IB};
+
+    #[test]
+    fn only_an_mlx5_device_without_its_locks_is_refused() {
+        let device = |name: &str| Device {
+            name: name.into(),
+            dir: DeviceDir::new("/nonexistent"),
+            node_type: IBV_NODE_CA,
+            transport: IBV_TRANSPORT_IB,
+        };
+        let set = |name, value: &str| vec![RingVariable { name, value: value.into(), effect: "" }];
+        let single = set("MLX5_SINGLE_THREADED", "1");
+        let e = refuse_single_threaded(&device("mlx5_0"), &single).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::InvalidState);
+        assert!(e.to_string().contains("mlx5_0") && e.to_string().contains("unset it"), "{e}");
+        refuse_single_threaded(&device("rxe0"), &single).unwrap();
+        refuse_single_threaded(&device("mlx5_0"), &set("MLX5_SINGLE_THREADED", "0")).unwrap();
+        refuse_single_threaded(&device("mlx5_0"), &set("MLX5_CQE_SIZE", "1")).unwrap();
+    }
 }

@@ -85,7 +85,7 @@ fn address(config: &IbvConfig, path: &IbvPath, facts: &PathFacts) -> ibv_ah_attr
     {
         ah.is_global = 1;
         ah.grh.dgid = ibv_gid { raw: theirs.0 };
-        // A GID table has at most 256 slots as far as this field reaches; `wrong_value` names a larger one.
+        // `GidTable` has no entry beyond what this byte can name.
         ah.grh.sgid_index = index as u8;
         ah.grh.hop_limit = config.hop_limit;
         ah.grh.traffic_class = config.traffic_class;
