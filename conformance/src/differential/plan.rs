@@ -80,9 +80,9 @@ impl Plan {
         program.iter().for_each(|step| planner.step(*step));
         planner.step(Step::Ring);
         planner.step(Step::Drain);
-        // Splitting is part of it where it costs little.
+        // Splitting is part of it where it costs little; every drain compares all slots.
         let max_msg = caps.max_msg_size;
-        let slot = if max_msg <= 32 << 10 { 2 * max_msg + 64 } else { 4096 }.next_multiple_of(64);
+        let slot = if max_msg <= 2 << 10 { 2 * max_msg + 64 } else { 4096 }.next_multiple_of(64);
         Self { steps: planner.steps, slot, max_msg }
     }
 
