@@ -23,7 +23,7 @@ const HELP: &str = "usage: cargo xtask COMMAND [ARGUMENTS]
 
   demo          move a real file of more than 100 MB through the mock, and back
   test          every check there is; --list names the lanes, --lane NAME runs one
-  conformance   certify providers: --provider NAME... [--require NAME] [--json] [--junit FILE]
+  conformance   certify providers: --provider NAME... [--require NAME] [--json] [--junit FILE] [--softnic]
   mutants       show that the suite catches broken providers [--json]
   new-provider  write the skeleton of a provider of your own, the suite wired in
   tidy          dependency arrows, unsafe files, file sizes, words
