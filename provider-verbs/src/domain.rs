@@ -27,14 +27,17 @@ impl VerbsDomain {
     ///
     /// # Errors
     /// As [`Context::open`]; else the device's.
-    pub(crate) fn open(library: VerbsLibrary, name: &str) -> Result<Self, Error> {
+    pub(crate) fn open(library: VerbsLibrary, name: &str, max_msg_size: Option<u32>) -> Result<Self, Error> {
         let context = Context::open(library, name)?;
         let pd = Pd::alloc(&context)?;
         let device = context.attr().orig_attr;
         let probed = probe(&pd, device.atomic_cap != IBV_ATOMIC_NONE)
             .map_err(|e| e.context(format!("{name} makes no reliable connection")))?;
         let ports = (1..=context.ports()).map(|n| context.query_port(n)).collect::<Result<Vec<_>, _>>()?;
-        Ok(Self { caps: rc_caps(&device, &ports, &probed), pd })
+        let mut caps = rc_caps(&device, &ports, &probed);
+        caps.max_msg_size =
+            max_msg_size.map_or(caps.max_msg_size, |most| caps.max_msg_size.min(most as usize));
+        Ok(Self { caps, pd })
     }
 
     /// The protection domain, for what only verbs offer.

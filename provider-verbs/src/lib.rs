@@ -53,6 +53,7 @@ use ibv_sys::{IBV_TRANSPORT_IB, IBV_TRANSPORT_IWARP, IBV_TRANSPORT_UNSPECIFIED};
 pub struct VerbsProvider {
     library: Option<VerbsLibrary>,
     fork: ForkPolicy,
+    max_msg_size: Option<u32>,
 }
 
 impl VerbsProvider {
@@ -65,6 +66,13 @@ impl VerbsProvider {
     #[must_use]
     pub fn with_fork_policy(self, fork: ForkPolicy) -> Self {
         Self { fork, ..self }
+    }
+
+    /// Splits puts and gets into work requests of at most so many bytes (at least 1), where the device
+    /// would take longer ones: shorter pieces of several queue pairs share a link more evenly.
+    #[must_use]
+    pub fn with_max_msg_size(self, bytes: u32) -> Self {
+        Self { max_msg_size: Some(bytes.max(1)), ..self }
     }
 
     fn library(&self) -> Result<VerbsLibrary, Error> {
@@ -102,7 +110,7 @@ impl Provider for VerbsProvider {
     fn open(&self, device: &IbvDeviceInfo) -> Result<VerbsDomain, Error> {
         let library = self.library()?;
         self.fork.apply(library)?;
-        VerbsDomain::open(library, &device.name)
+        VerbsDomain::open(library, &device.name, self.max_msg_size)
     }
 }
 

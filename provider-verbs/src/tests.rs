@@ -312,6 +312,21 @@ fn capabilities_are_what_the_device_was_found_to_have() {
 }
 
 #[test]
+fn a_shorter_message_size_splits_puts_and_leaves_sends_alone() {
+    fake::reset();
+    let provider = VerbsProvider::over(fake::library()).with_max_msg_size(100);
+    let device = provider.devices().unwrap().remove(0);
+    let domain = IbvDomain::new(provider.open(&device).unwrap(), device);
+    assert_eq!((domain.caps().max_msg_size, domain.caps().max_send_size), (100, 1 << 30));
+    let mut qp = connect(queue_pair(&domain).unwrap()).unwrap();
+    assert_eq!(qp.put(REMOTE, view(0x10, 250)).unwrap().count, 3);
+    fake::with(|f| {
+        let lens: Vec<_> = f.sends.concat().iter().map(|p| (p.remote.0, p.sges[0].1)).collect();
+        assert_eq!(lens, [(0x8000, 100), (0x8064, 100), (0x80c8, 50)]);
+    });
+}
+
+#[test]
 fn an_empty_region_is_refused_before_the_device() {
     fake::reset();
     let e = domain().unwrap().alloc(0).unwrap_err();

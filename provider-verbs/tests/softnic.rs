@@ -139,7 +139,9 @@ fn plain_only() -> Option<VerbsProvider> {
     let real: &Verbs = ibv_sys::verbs().ok()?;
     let table = Box::leak(Box::new(Verbs { ibv_qp_to_qp_ex: no_builders, ..*real }));
     // SAFETY: the real functions but for one, which says that a queue pair is of the plain kind.
-    Some(VerbsProvider::over(unsafe { VerbsLibrary::from_table(table) }))
+    let library = unsafe { VerbsLibrary::from_table(table) };
+    // Short enough that the suite tests splitting too.
+    Some(VerbsProvider::over(library).with_max_msg_size(4096))
 }
 
 fn on<D: IbvDomainImpl>(
