@@ -11,8 +11,8 @@ use crate::{
 pub(crate) fn conformance(args: &[String]) -> Result<()> {
     let (here, rest): (Vec<_>, Vec<_>) = args.iter().cloned().partition(|arg| arg == "--softnic");
     if here.is_empty() {
-        let ibv = cargo(["run", "--quiet", "--package", "ibv-tools", "--", "conformance"]);
-        return passed("conformance", { ibv }.args(rest));
+        let mut ibv = cargo(["run", "--quiet", "--package", "ibv-tools", "--", "conformance"]);
+        return passed("conformance", ibv.args(rest));
     }
     passed("build", &mut cargo(["build", "--quiet", "--package", "ibv-tools"]))?;
     let ibv = target().join("debug/ibv").display().to_string();
