@@ -11,6 +11,7 @@
 
 use std::{
     ptr::NonNull,
+    slice,
     sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed},
 };
 use thiserror::Error;
@@ -194,12 +195,29 @@ impl SharedBytes {
         self.write(at, buf)
     }
 
-    /// Copies as many whole words as both sides have from two aligned places on; returns bytes.
+    /// Copies as many whole words as both sides have from two aligned places on; returns bytes. Eight at a
+    /// time: the loads of a run need not wait for the stores of the last.
     fn copy_words(&self, at: usize, src: &Self, src_at: usize, len: usize) -> usize {
-        for i in 0..len / WORD {
-            self.word(at + i * WORD).store(src.word(src_at + i * WORD).load(Relaxed), Relaxed);
+        let (to, from) = (self.words(at, len / WORD), src.words(src_at, len / WORD));
+        let (to_runs, to_rest) = to.as_chunks::<8>();
+        let (from_runs, from_rest) = from.as_chunks::<8>();
+        for (to, from) in to_runs.iter().zip(from_runs) {
+            let run = from.each_ref().map(|word| word.load(Relaxed));
+            to.iter().zip(run).for_each(|(word, value)| word.store(value, Relaxed));
         }
+        to_rest.iter().zip(from_rest).for_each(|(to, from)| to.store(from.load(Relaxed), Relaxed));
         len / WORD * WORD
+    }
+
+    /// `n` words from `at` on, which are inside the range and aligned, so they are words of the range.
+    fn words(&self, at: usize, n: usize) -> &[AtomicU64] {
+        if n == 0 {
+            return &[];
+        }
+        debug_assert!(at + n * WORD <= self.len && (self.base.as_ptr() as usize + at).is_multiple_of(WORD));
+        // SAFETY: in bounds and aligned as just said, valid by `new`; `AtomicU64` has the same layout, and
+        // everybody else's access to these bytes is an atomic of this size.
+        unsafe { slice::from_raw_parts(self.base.as_ptr().add(at).cast(), n) }
     }
 
     /// `at..at + 8` is inside the range and aligned, so it is one of the range's words.
