@@ -2,12 +2,12 @@
 //! summed up is `test.rs`'s.
 
 use crate::{
-    pair, sanitizers,
+    new_provider, pair, sanitizers,
     sh::{Result, cargo, debian_packages, nightly, program, root, run, succeeds, target},
     suite, tidy,
 };
 
-use std::env;
+use std::{env, fs, path::Path};
 
 /// Whose lane it is, which decides what "can not run here" means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,11 @@ pub(crate) const LANES: &[Lane] = &[
     everybody("conformance", "the suite over every provider built in", conformance),
     everybody("mutants", "the suite catches every broken provider", mutants),
     everybody("two-processes", "a file crosses between processes on software ConnectX devices", pair::lane),
-    everybody("out-of-tree", "a provider of somebody else's, certified in its own workspace", out_of_tree),
+    everybody(
+        "out-of-tree",
+        "providers of somebody else's, the example and a new one, certified in their own workspaces",
+        out_of_tree,
+    ),
     maintainers("loom", "every interleaving of credits and completion queues", loom),
     maintainers("miri", "no undefined behaviour in the core and the mock", sanitizers::miri),
     maintainers("asan", "no bad access in the core and the mock, AddressSanitizer", sanitizers::asan),
@@ -147,10 +151,19 @@ fn mutants() -> Result<Ran> {
 }
 
 fn out_of_tree() -> Result<Ran> {
-    let manifest = root().join("examples/out-of-tree-provider/Cargo.toml");
-    done(run(cargo(["test", "--manifest-path"])
-        .arg(manifest)
-        .env("CARGO_TARGET_DIR", target().join("out-of-tree"))))
+    certified(&root().join("examples/out-of-tree-provider"))?;
+    let fresh = target().join("provider-fresh");
+    if fresh.exists() {
+        fs::remove_dir_all(&fresh)?;
+    }
+    new_provider::write("fresh", &fresh)?;
+    done(certified(&fresh))
+}
+
+/// Runs the tests of a provider in a workspace of its own.
+fn certified(provider: &Path) -> Result<()> {
+    let test = ["test", "--manifest-path"];
+    run(cargo(test).arg(provider.join("Cargo.toml")).env("CARGO_TARGET_DIR", target().join("out-of-tree")))
 }
 
 fn loom() -> Result<Ran> {

@@ -30,7 +30,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
 }
 
 /// Writes the skeleton to `path` and returns how many files it has.
-fn write(name: &str, path: &Path) -> Result<usize> {
+pub(crate) fn write(name: &str, path: &Path) -> Result<usize> {
     check(name)?;
     if path.exists() {
         return Err(format!("{} exists already", path.display()).into());
