@@ -136,6 +136,11 @@ impl Register {
         self.halves
     }
 
+    /// Offset of the half that is written next.
+    pub fn half(&self) -> usize {
+        self.half
+    }
+
     /// Publishes all WQEs up to `count` basic blocks: the whole sequence but for the WQE stores.
     /// `control` is the first eight bytes of the last WQE, as they lie in the ring.
     #[inline]

@@ -2,13 +2,14 @@
 //! itself; libmlx5 only creates objects and moves states.
 //!
 //! Who does what: `wqe.rs` and `cqe.rs` know the bytes, `ring.rs` the counters, `doorbell.rs` the order
-//! towards the device, `poller.rs` the order from it, `dv.rs` calls libmlx5.
+//! towards the device, `poller.rs` the order from it, `dv.rs` calls libmlx5, `seed.rs` is the seeds' struct over all of it.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
 
 pub mod cqe;
 pub mod doorbell;
 pub mod ring;
+pub mod seed;
 pub mod wqe;
 
 mod completion_queue;
@@ -17,10 +18,12 @@ mod dv;
 mod mapped;
 mod poller;
 mod queue_pair;
+mod state;
 
 pub use crate::{
     completion_queue::Mlx5Cq,
     domain::{Mlx5Domain, Mlx5Provider},
     poller::Mlx5Poller,
     queue_pair::Mlx5QueuePair,
+    seed::{IbvQueuePair, SeedDomain},
 };

@@ -9,18 +9,18 @@ use crate::{
     doorbell::{DoorbellRecord, RECEIVE, Register, udma_to_device_barrier},
     dv::{self, ThreadDomain},
     mapped::Mapped,
-    ring::{Block, Flags, RecvRing, Segments, SendRing, Slots},
+    ring::{Block, Flags, Positions, RecvRing, Segments, SendRing, Slots},
     wqe,
 };
 use ibv_core::{
     Error, ErrorKind, FromCore, IbvConfig, IbvPath, IbvQpInfo, IbvQueuePair, Op, Payload, PostError,
     QpAttributes, QpCore, QpState, RecvRequest, Transport, WorkRequest,
-    verbs::{LocalEndpoint, Pd, Qp, fork::HomeProcess, rc, state},
+    verbs::{Cq, LocalEndpoint, Pd, Qp, fork::HomeProcess, rc, state},
 };
 use ibv_sys as sys;
 use std::{
     ptr::NonNull,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 /// The verbs objects, in the order in which they go.
@@ -117,10 +117,41 @@ impl Mlx5QueuePair {
         matches!(self.bell, Bell::Own(_))
     }
 
+    /// The verbs objects: the queue pair, its send queue, its receive queue.
+    pub(crate) fn verbs(&self) -> Result<(&Qp, [&Cq; 2]), Error> {
+        let device = self.device.as_ref().ok_or_else(gone)?;
+        Ok((&device.qp, [&*self.queues[0].0.cq, &*self.queues[1].0.cq]))
+    }
+
+    pub(crate) fn positions(&self) -> Positions {
+        self.send.positions()
+    }
+
+    /// Receives posted in all.
+    pub(crate) fn receives(&self) -> u64 {
+        self.recv.total()
+    }
+
+    /// Receives become visible when posted.
+    pub(crate) fn takes_receives(&self) -> bool {
+        self.initialised
+    }
+
+    /// The offset in the register that is written next.
+    pub(crate) fn half(&self) -> usize {
+        match &self.bell {
+            Bell::Own(register) => register.half(),
+            Bell::Shared(register) => register.lock().unwrap_or_else(PoisonError::into_inner).half(),
+        }
+    }
+
     fn qp(&mut self) -> Result<&mut Qp, Error> {
-        let gone = || Error::new(ErrorKind::InvalidState, "modify_qp", "the queue pair is being destroyed");
         self.device.as_mut().map(|d| &mut d.qp).ok_or_else(gone)
     }
+}
+
+fn gone() -> Error {
+    Error::new(ErrorKind::InvalidState, "modify_qp", "the queue pair is being destroyed")
 }
 
 /// A queue pair's rings as libmlx5 described them, checked.
@@ -246,7 +277,7 @@ impl IbvQueuePair for Mlx5QueuePair {
                 Bell::Own(register) => register.ring(&self.record, count, control),
                 Bell::Shared(register) => {
                     // Register and flush inside one lock: between them another processor's write could pass.
-                    let mut register = register.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                    let mut register = register.lock().unwrap_or_else(PoisonError::into_inner);
                     register.ring(&self.record, count, control);
                 }
             }

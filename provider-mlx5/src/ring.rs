@@ -57,11 +57,11 @@ pub struct SendRing {
     slots: Arc<Slots>,
     qpn: u32,
     /// Blocks built.
-    next: u32,
+    next: u64,
     /// Blocks rung.
-    rung: u32,
+    rung: u64,
     /// First block of the last WQE built.
-    last: u32,
+    last: u64,
 }
 
 impl SendRing {
@@ -115,7 +115,7 @@ impl SendRing {
     fn built(&mut self, id: u64, blocks: u32) {
         self.slots.send[self.next as usize & (self.slots.send.len() - 1)].store(id, Relaxed);
         self.last = self.next;
-        self.next = self.next.wrapping_add(blocks);
+        self.next += u64::from(blocks);
     }
 
     /// What to ring: the record's count and the control word of the last WQE. `None` with nothing new.
@@ -136,10 +136,26 @@ impl SendRing {
         self.next = self.rung;
     }
 
+    /// Where the ring is.
+    pub fn positions(&self) -> Positions {
+        Positions { next: self.next, rung: self.rung, last: self.last }
+    }
+
     /// Starts over: the queue pair is in RESET and its records are zero.
     pub fn reset(&mut self) {
         (self.next, self.rung, self.last) = (0, 0, 0);
     }
+}
+
+/// A send queue's counters, in basic blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Positions {
+    /// Blocks built.
+    pub next: u64,
+    /// Blocks rung.
+    pub rung: u64,
+    /// First block of the last WQE built.
+    pub last: u64,
 }
 
 /// The control segment's variable part.
@@ -173,7 +189,7 @@ impl Sink for Cursor<'_> {
 impl Cursor<'_> {
     /// Blocks used since block `start`.
     #[inline]
-    fn finish(self, start: u32) -> u32 {
+    fn finish(self, start: u64) -> u32 {
         wqe::blocks((self.segment - start as usize * 4) as u32)
     }
 }
@@ -182,7 +198,7 @@ impl Cursor<'_> {
 #[derive(Debug)]
 pub struct RecvRing {
     slots: Arc<Slots>,
-    next: u32,
+    next: u64,
     stride: u32,
 }
 
@@ -198,8 +214,13 @@ impl RecvRing {
         let mut at = Linear { memory, segment: slot * self.stride as usize };
         wqe::encode_recv(wr, self.stride, &mut at);
         self.slots.recv[slot].store(wr.id, Relaxed);
-        self.next = self.next.wrapping_add(1);
+        self.next += 1;
         self.count()
+    }
+
+    /// Receives posted in all.
+    pub fn total(&self) -> u64 {
+        self.next
     }
 
     /// Receives posted, as the record counts them.
