@@ -6,7 +6,7 @@
 //! (`ibv_destroy_cq` waits for as many acknowledgements).
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, IntoRawFd, OwnedFd, RawFd};
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
@@ -76,23 +76,13 @@ impl EventChannel {
     }
 }
 
-/// Closes a descriptor that was to be the program's, when the command that made it failed later.
-pub fn abandon(channel: EventChannel) {
-    // SAFETY: the descriptor was made for the program, which never learned its number.
-    #[allow(unsafe_code, reason = "takes back the ownership that `new` gave away")]
-    let program = unsafe { OwnedFd::from_raw_fd(channel.program_fd.as_raw_fd()) };
-    drop(program);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn read(fd: RawFd) -> Option<Vec<u8>> {
         let mut buffer = [0; 64];
-        // SAFETY: the channel keeps the descriptor open for the test.
-        #[allow(unsafe_code)]
-        let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
+        let fd = crate::memory::program_file(fd).ok()?;
         let n = rustix::net::recv(fd, &mut buffer[..], RecvFlags::DONTWAIT).ok()?.0;
         Some(buffer[..n].to_vec())
     }

@@ -21,6 +21,7 @@ pub mod trace;
 pub mod uverbs;
 
 mod machine;
+mod quiet;
 
 pub use machine::{Config, Drive, Softnic, StartError};
 

@@ -10,7 +10,7 @@
 //! which waits for the device's lock. No `&[u8]` is ever formed over memory that the program can write.
 #![allow(unsafe_code)]
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -266,6 +266,20 @@ pub fn memory_file(name: &str, len: u64) -> std::io::Result<OwnedFd> {
     let fd = rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC)?;
     rustix::fs::ftruncate(&fd, len)?;
     Ok(fd)
+}
+
+/// The program's open file of this number, which it passed to a command.
+///
+/// # Errors
+///
+/// A negative number. One that is not open makes the calls on it fail.
+pub fn program_file(fd: RawFd) -> std::io::Result<BorrowedFd<'static>> {
+    if fd < 0 {
+        return Err(std::io::Error::from_raw_os_error(libc::EBADF));
+    }
+    // SAFETY: used within the present command alone, during which the program keeps the descriptor open. If it doesn't, the
+    // calls fail, or act on another file of its own, as the kernel's would.
+    Ok(unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
 #[cfg(test)]

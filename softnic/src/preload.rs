@@ -12,7 +12,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use libc::{mode_t, size_t, ssize_t, stat as Stat, stat64 as Stat64};
 
@@ -98,8 +98,17 @@ fn fail(errno: Errno) -> c_int {
     -1
 }
 
+/// The process that opened devices. A forked child has neither the device's thread nor a lock that is sure to be free.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+
 /// Runs a command on the machine; a panic becomes an I/O error.
 fn on_host<T>(command: impl FnOnce(&mut Host) -> Result<T, Errno>) -> Result<T, Errno> {
+    let me = std::process::id();
+    let owner =
+        OWNER.compare_exchange(0, me, Ordering::Relaxed, Ordering::Relaxed).unwrap_or_else(|owner| owner);
+    if owner != 0 && owner != me {
+        return Err(Errno::IO);
+    }
     let run = AssertUnwindSafe(|| drive::lock().as_mut().map_or(Err(Errno::IO), command));
     catch_unwind(run).unwrap_or_else(|_| {
         crate::log::warn(&"a command panicked; answered with EIO");

@@ -2,13 +2,13 @@
 //! from either ABI is in `invoke` and `ioctl`. Destruction runs under the machine's lock, in which all DMA runs too, so it
 //! is quiet once the call returns.
 
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::RawFd;
 
 use ibv_core::Access;
 use provider_mock::model;
 
 use crate::host::Host;
-use crate::memory::Mapping;
+use crate::memory::{self, Mapping};
 use crate::mlx5::abi as mlx5;
 use crate::mlx5::cq::{Cq, CqLayout};
 use crate::mlx5::qp::{Qp, QpLayout};
@@ -141,7 +141,7 @@ impl Host {
             Backing::Address(addr) => Ok((addr, None)),
             Backing::File { fd, offset } => {
                 let end = offset.checked_add(new.len).ok_or(Errno::INVAL)?;
-                let file = program_file(fd)?;
+                let file = memory::program_file(fd)?;
                 let size = rustix::fs::fstat(file).map_err(|e| Errno(e.raw_os_error()))?.st_size;
                 if size != 0 && end > size as u64 || new.len == 0 {
                     return Err(Errno::INVAL);
@@ -303,18 +303,7 @@ fn check_page(uar: &Context, page: usize) -> Result<(), Errno> {
 /// The kernel would fail to pin what isn't mapped: looks at the first and the last byte.
 fn check_mapped(base: u64, len: u64) -> Result<(), Errno> {
     let mut probe = [0; 1];
-    crate::memory::read(base, &mut probe)?;
-    crate::memory::read(base + len - 1, &mut probe)?;
+    memory::read(base, &mut probe)?;
+    memory::read(base + len - 1, &mut probe)?;
     Ok(())
-}
-
-/// The program's open file `fd`.
-fn program_file(fd: RawFd) -> Result<BorrowedFd<'static>, Errno> {
-    if fd < 0 {
-        return Err(Errno(libc::EBADF));
-    }
-    // SAFETY: a number that is not open only makes the calls on it fail; it is used within this command alone, during
-    // which the program, by the verbs contract, keeps it open.
-    #[allow(unsafe_code, reason = "the program passes descriptors by number")]
-    Ok(unsafe { BorrowedFd::borrow_raw(fd) })
 }
