@@ -10,17 +10,11 @@ use ibv_core::{
 use ibv_sys as sys;
 use provider_mlx5::{IbvQueuePair, Mlx5Domain, Mlx5Provider, SeedDomain};
 use rdmaxcel_sys as shim;
-use softnic::{Config, Softnic, drive::Step};
+use softnic::drive::Step;
 use std::{collections::HashSet, sync::atomic::Ordering::Relaxed};
 
-fn nic() -> Softnic {
-    Softnic::start(Config::steps(7)).unwrap()
-}
-
-fn domain() -> IbvDomain<Mlx5Domain> {
-    let device = Mlx5Provider.devices().unwrap().remove(0);
-    IbvDomain::new(Mlx5Provider.open(&device).unwrap(), device)
-}
+mod common;
+use common::{domain, dv_qp, nic, record, ring_word};
 
 fn config() -> IbvConfig {
     let mut config = IbvConfig::default();
@@ -57,27 +51,9 @@ fn polled(qp: &mut IbvQueuePair, target: PollTarget) -> IbvWc {
     qp.poll_completion(target).unwrap().expect("a completion").expect("a success")
 }
 
-/// A description that libmlx5 made.
-fn dv_qp(qp: &IbvQueuePair) -> &sys::mlx5dv_qp {
-    // SAFETY: the address is the struct's own, and borrowed with it.
-    unsafe { &*(qp.dv_qp as *const sys::mlx5dv_qp) }
-}
-
 fn dv_cq(at: usize) -> sys::mlx5dv_cq {
     // SAFETY: the callers pass addresses of a live struct.
     unsafe { *(at as *const sys::mlx5dv_cq) }
-}
-
-/// Word `word` of basic block `block` of the send ring, as the device would fetch it.
-fn ring_word(qp: &IbvQueuePair, block: usize, word: usize) -> u64 {
-    // SAFETY: the ring is mapped while the struct lives; nothing runs beside this.
-    u64::from_be(unsafe { dv_qp(qp).sq.buf.cast::<u64>().add(block * 8 + word).read_volatile() })
-}
-
-/// The record: receives, send blocks.
-fn record(qp: &IbvQueuePair) -> [u32; 2] {
-    // SAFETY: as above.
-    unsafe { dv_qp(qp).dbrec.cast::<[u32; 2]>().read_volatile() }.map(u32::from_be)
 }
 
 #[test]
