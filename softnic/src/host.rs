@@ -48,7 +48,7 @@ impl Host {
             return Err(io::Error::from_raw_os_error(libc::ENOENT));
         }
         let mut context = Context::new(device)?;
-        context.pages.strict = self.engine.shared.trace.strict;
+        context.pages.strict = self.engine.shared.trace.strict && self.engine.shared.trace.exact;
         let fd = context.pages.descriptor()?.into_raw_fd();
         let id = self.next_context;
         self.next_context += 1;

@@ -52,9 +52,9 @@ impl Config {
         }
     }
 
-    /// One InfiniBand device, driven by a thread, on a fabric of its own.
+    /// One InfiniBand device, driven by a thread, strict as far as that goes, on a fabric of its own.
     pub fn thread() -> Self {
-        Self { drive: Drive::Thread, strict: false, record: false, ..Self::steps(0) }
+        Self { drive: Drive::Thread, record: false, ..Self::steps(0) }
     }
 
     /// Reads the environment that `cargo xtask softnic` sets: `SOFTNIC_DEVICES` (a TOML file), or `SOFTNIC_LINK` and
@@ -214,6 +214,7 @@ fn install(config: Config) -> Result<(), StartError> {
     let fabric = Fabric::new(session.map_err(|e| StartError::Io("session", e))?);
     let mut host = Host::new(config.description, fabric);
     host.engine.shared.trace.strict = config.strict;
+    host.engine.shared.trace.exact = matches!(config.drive, Drive::Steps { .. });
     host.engine.shared.trace.recording = config.record;
     *drive::lock() = Some(host);
     static ONCE: Once = Once::new();

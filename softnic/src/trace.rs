@@ -131,6 +131,9 @@ pub struct Trace {
     pub recording: bool,
     /// Whether breaches are looked for.
     pub strict: bool,
+    /// Whether the program stands still while the device looks, as it does under steps: then a doorbell must name the last
+    /// request, and a BlueFlame copy is whole.
+    pub exact: bool,
     events: Vec<Event>,
     breaches: Vec<Breach>,
 }

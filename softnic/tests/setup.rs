@@ -428,3 +428,31 @@ fn an_extended_queue_and_builder_work_together() {
         }
     });
 }
+
+#[test]
+fn two_devices_reach_each_other_and_keep_their_objects_apart() {
+    let config = Config { description: Description::standard(Link::Ib, 2), ..Config::steps(1) };
+    with(config, |rig| {
+        let shape = Shape::default();
+        let a = rig.end(shape);
+        let (b, _second) = rig.on_device(1, |rig| rig.end(shape));
+        for (own, peer, lid) in [(&a, &b, 2), (&b, &a, 1)] {
+            own.to_init(shape);
+            let (mut attr, mask) = rtr(peer.qpn(), shape);
+            attr.ah_attr.dlid = lid;
+            assert_eq!((own.modify(&mut attr, mask), own.to_rts(shape)), (0, 0));
+        }
+        a.memory.put(0, &[8; 32]);
+        a.post(&a.request(1, IBV_WR_RDMA_WRITE, 0, 32, &b, 0));
+        b.post(&b.request(2, IBV_WR_RDMA_READ, 64, 32, &a, 0));
+        rig.expect(a.cq, 1, OK);
+        rig.expect(b.cq, 2, OK);
+        assert_eq!((b.memory.get(0, 32), b.memory.get(64, 32)), (vec![8; 32], vec![8; 32]));
+        // A key of the other device's domain is no key here.
+        let mut send = a.request(3, IBV_WR_RDMA_WRITE, 0, 32, &b, 0);
+        send.pieces[0].2 = b.lkey();
+        a.post(&send);
+        rig.expect(a.cq, 3, IBV_WC_LOC_PROT_ERR);
+        drop(b);
+    });
+}

@@ -244,10 +244,16 @@ fn ibv_rc_pingpong_plays() {
     if has("ibv_rc_pingpong") {
         let _turn = turn();
         for core in rdma_cores() {
-            for line in [&["ibv_rc_pingpong", "-n", "300"][..], &["ibv_rc_pingpong", "-n", "300", "-e"]] {
-                let (server, client) = run_pair(&core, line, &[]);
+            // -c: each side checks the bytes that it receives.
+            for more in [&[][..], &["-e"], &["-c"]] {
+                let line = [&["ibv_rc_pingpong", "-n", "300"], more].concat();
+                let (server, client) = run_pair(&core, &line, &[("SOFTNIC_STRICT", "1")]);
                 for printed in [server, client] {
                     assert!(printed.contains("300 iters in"), "{line:?}: {printed}");
+                    assert!(
+                        !printed.contains("softnic") && !printed.contains("invalid data"),
+                        "{line:?}: {printed}"
+                    );
                 }
             }
         }

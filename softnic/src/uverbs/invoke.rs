@@ -300,7 +300,8 @@ fn plain_call(command: u32, header: &abi::CmdHdr, body: &[u8]) -> Result<Call, E
     if core_out != 0 {
         let addr = abi::decode::<u64>(input);
         call.output = Output { addr, len: core_out.min(room) };
-        call.driver_output = Output { addr: addr + core_out as u64, len: room.saturating_sub(core_out) };
+        call.driver_output =
+            Output { addr: addr.wrapping_add(core_out as u64), len: room.saturating_sub(core_out) };
     }
     Ok(call)
 }
@@ -313,6 +314,6 @@ fn extended_call(header: &abi::CmdHdr, body: &[u8]) -> Result<Call, Errno> {
     let driver_input = rest.get(core..core + driver).ok_or(Errno::INVAL)?.to_vec();
     let out = usize::from(header.out_words) * 8;
     let driver_output =
-        Output { addr: ex.response + out as u64, len: usize::from(ex.provider_out_words) * 8 };
+        Output { addr: ex.response.wrapping_add(out as u64), len: usize::from(ex.provider_out_words) * 8 };
     Ok(Call { input, driver_input, output: Output { addr: ex.response, len: out }, driver_output })
 }

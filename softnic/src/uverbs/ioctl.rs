@@ -35,7 +35,7 @@ impl Attributes {
         {
             return Err(Errno::INVAL);
         }
-        let base = addr + size_of::<abi::IoctlHdr>() as u64;
+        let base = addr.wrapping_add(size_of::<abi::IoctlHdr>() as u64);
         let list =
             read_input(base, len)?.chunks_exact(size_of::<abi::IoctlAttr>()).map(abi::decode).collect();
         Ok((header, Self { base, list }))
@@ -93,14 +93,19 @@ impl Attributes {
 
     fn mark(&self, at: usize, attr: &abi::IoctlAttr) -> Result<(), Errno> {
         let flags = attr.flags | ioctl::VALID_OUTPUT;
-        let addr = self.base + (at * size_of::<abi::IoctlAttr>()) as u64 + 4;
+        let addr = self.address(at, 4);
         Ok(memory::write(addr, &flags.to_ne_bytes())?)
+    }
+
+    /// Address in the program of a byte of an attribute.
+    fn address(&self, at: usize, byte: u64) -> u64 {
+        self.base.wrapping_add((at * size_of::<abi::IoctlAttr>()) as u64 + byte)
     }
 
     /// Answers a handle or a descriptor, in the attribute itself.
     fn put_handle(&self, id: u16, handle: u64) -> Result<(), Errno> {
         let (at, _) = self.find(id).ok_or(Errno::INVAL)?;
-        let addr = self.base + (at * size_of::<abi::IoctlAttr>()) as u64 + 8;
+        let addr = self.address(at, 8);
         Ok(memory::write(addr, &handle.to_ne_bytes())?)
     }
 
@@ -216,10 +221,9 @@ impl Host {
         if entry_size == 0 || a.value(1).unwrap_or(0) as u32 != 0 {
             return Err(Errno::INVAL);
         }
-        if table.len() * entry_size > a.output(2).len {
-            return Err(Errno::INVAL);
-        }
-        let mut bytes = vec![0; table.len() * entry_size];
+        let len =
+            table.len().checked_mul(entry_size).filter(|n| *n <= a.output(2).len).ok_or(Errno::INVAL)?;
+        let mut bytes = vec![0; len];
         for (slot, entry) in bytes.chunks_exact_mut(entry_size).zip(&table) {
             let entry = bytemuck::bytes_of(entry);
             let n = entry.len().min(entry_size);

@@ -233,7 +233,7 @@ impl Host {
             records: driver.db_addr,
             send_blocks: driver.sq_wqe_count,
             receive_slots: driver.rq_wqe_count,
-            receive_shift: driver.rq_wqe_shift,
+            receive_shift: if driver.rq_wqe_count == 0 { 0 } else { driver.rq_wqe_shift },
         };
         let mut qp = Qp::new(qpn, context, layout)?;
         let uar = self.context(context)?;
