@@ -123,7 +123,7 @@ impl<I: IbvDomainImpl> IbvDomain<I> {
     /// Registers `mem` for `access`.
     ///
     /// # Errors
-    /// As `register`, and `InvalidConfig` for remote writes without local ones.
+    /// As `register`, and `InvalidConfig` for remote writes without local ones and for bits without a name.
     pub fn register_with<M: RegionMemory>(
         &self,
         mem: M,

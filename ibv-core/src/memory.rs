@@ -46,8 +46,15 @@ impl Access {
     pub const ALL: Self =
         Self::LOCAL_WRITE.union(Self::REMOTE_WRITE).union(Self::REMOTE_READ).union(Self::REMOTE_ATOMIC);
 
-    /// Remote writes without local ones are a contradiction that devices refuse.
+    /// Remote writes without local ones are a contradiction that devices refuse. Bits without a name here
+    /// mean something to them: one makes a region start at 0, another leaves its pages unpinned.
     pub(crate) fn check(self) -> Result<(), Error> {
+        let unknown = self.bits() & !Self::all().bits();
+        if unknown != 0 {
+            let detail =
+                format!("access has the bits {unknown:#x}, which this crate has no name for; clear them");
+            return Err(Error::new(ErrorKind::InvalidConfig, "reg_mr", detail));
+        }
         let remote = self.intersects(Self::REMOTE_WRITE.union(Self::REMOTE_ATOMIC));
         if remote && !self.contains(Self::LOCAL_WRITE) {
             let detail = format!("access {self:?} allows remote writes without LOCAL_WRITE; add it");

@@ -226,6 +226,16 @@ fn access_that_contradicts_itself_and_regions_beyond_the_device_are_refused() {
 }
 
 #[test]
+fn access_bits_without_a_name_reach_no_device() {
+    let d = domain(RingDomain::default());
+    for bit in (0..32).map(|n| 1u32 << n).filter(|bit| Access::all().bits() & bit == 0) {
+        let access = Access::LOCAL_WRITE | Access::from_bits_retain(bit);
+        let e = d.register_with(HeapMemory::zeroed(8).unwrap(), access).unwrap_err();
+        assert!(e.kind() == ErrorKind::InvalidConfig && e.to_string().contains(&format!("{bit:#x}")), "{e}");
+    }
+}
+
+#[test]
 fn a_buffer_is_either_side_of_a_transfer() {
     let d = domain(RingDomain::default());
     let mr = d.alloc(64).unwrap();
