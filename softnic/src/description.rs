@@ -58,6 +58,9 @@ pub struct PortDescription {
     /// Maximum and active MTU in bytes: 256, 512, 1024, 2048 or 4096.
     #[serde(default = "default_mtu")]
     pub mtu: u16,
+    /// Longest message in bytes, up to 2^30.
+    #[serde(default = "default_max_message")]
+    pub max_message: u32,
     /// Whether the port is up.
     #[serde(default = "yes")]
     pub active: bool,
@@ -193,6 +196,12 @@ fn check_device(index: usize, device: &mut DeviceDescription) -> Result<(), Stri
                 port.mtu
             ));
         }
+        if port.max_message == 0 || port.max_message > default_max_message() {
+            return Err(format!(
+                "device {name} port {number}: max_message {} is not 1 to 2^30",
+                port.max_message
+            ));
+        }
         if port.gids.len() > 255 {
             return Err(format!(
                 "device {name} port {number}: {} gids; the table holds 255",
@@ -235,8 +244,13 @@ fn standard_device(link: Link, index: u16) -> DeviceDescription {
         ],
     };
     let lid = if link == Link::Ib { index + 1 } else { 0 };
-    let port = PortDescription { link, lid, mtu: 4096, active: true, gids };
+    let max_message = default_max_message();
+    let port = PortDescription { link, lid, mtu: 4096, max_message, active: true, gids };
     DeviceDescription { name: format!("mlx5_{index}"), guid, ports: vec![port], uar: Uar::Dynamic }
+}
+
+fn default_max_message() -> u32 {
+    1 << 30
 }
 
 fn default_mtu() -> u16 {
@@ -297,6 +311,7 @@ mod tests {
             ("[[device]]\nname='a/b'\n[[device.port]]\nlink='ib'\nlid=1", "a/b"),
             ("[[device]]\nname='a'\n[[device.port]]\nlink='ib'\nlid=1\nmtu=1500", "1500"),
             ("[[device]]\nname='a'\n[[device.port]]\nlink='ib'", "lid"),
+            ("[[device]]\nname='a'\n[[device.port]]\nlink='ib'\nlid=1\nmax_message=0", "max_message"),
             ("[[device]]\nname='a'\n[[device.port]]\nlink='ib'\nlid=1\ngids=[{gid='nonsense'}]", "nonsense"),
             (
                 "[[device]]\nname='a'\n[[device.port]]\nlink='ib'\nlid=1\ngids=[{gid='::1',type='v2'}]",
@@ -311,7 +326,8 @@ mod tests {
     #[test]
     fn every_mtu_has_its_code() {
         for (mtu, code) in [(256, 1), (512, 2), (1024, 3), (2048, 4), (4096, 5)] {
-            let port = PortDescription { link: Link::Ib, lid: 1, mtu, active: true, gids: vec![] };
+            let port =
+                PortDescription { link: Link::Ib, lid: 1, mtu, max_message: 1, active: true, gids: vec![] };
             assert_eq!(port.mtu_code(), code);
         }
     }

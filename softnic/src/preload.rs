@@ -325,7 +325,10 @@ pub unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, len: size_t) ->
 pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     if domain == libc::AF_NETLINK && protocol == NETLINK_RDMA {
         start_if_preloaded();
-        return fail(Errno::PROTONOSUPPORT);
+        // A binary that links the crate and never starts a machine keeps the host's own devices.
+        if SHOWN.load(Ordering::Acquire) {
+            return fail(Errno::PROTONOSUPPORT);
+        }
     }
     // SAFETY: the caller's contract.
     unsafe { next_socket()(domain, kind, protocol) }
@@ -381,8 +384,12 @@ extern "C" fn remove_tree() {
 #[unsafe(link_section = ".fini_array")]
 static AT_EXIT: extern "C" fn() = remove_tree;
 
+/// Whether libibverbs was pointed to our tree.
+static SHOWN: AtomicBool = AtomicBool::new(false);
+
 /// Points libibverbs to our tree. It reads the variable once per process.
 pub(crate) fn set_sysfs_path(root: &Path) {
+    SHOWN.store(true, Ordering::Release);
     // SAFETY: called before `main`, or from the first start of a machine, which the caller makes before other threads
     // use the environment (documented there).
     unsafe { std::env::set_var("SYSFS_PATH", root) };

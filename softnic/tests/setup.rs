@@ -456,3 +456,23 @@ fn two_devices_reach_each_other_and_keep_their_objects_apart() {
         drop(b);
     });
 }
+
+#[test]
+fn a_message_longer_than_the_ports_limit_is_a_local_length_error() {
+    let mut config = Config::steps(1);
+    config.description.devices[0].ports[0].max_message = 4096;
+    with(config, |rig| {
+        let (a, b) = rig.pair(Shape::default());
+        // SAFETY: the context is alive; an all-zero structure is valid.
+        let limit = unsafe {
+            let mut attr: ibv_port_attr = std::mem::zeroed();
+            assert_eq!(rig.v().ibv_query_port(rig.context, 1, &mut attr), 0);
+            attr.max_msg_sz
+        };
+        assert_eq!(limit, 4096);
+        a.post(&a.request(1, IBV_WR_RDMA_WRITE, 0, 4096, &b, 0));
+        rig.expect(a.cq, 1, OK);
+        a.post(&a.request(2, IBV_WR_RDMA_WRITE, 0, 4097, &b, 0));
+        rig.expect(a.cq, 2, IBV_WC_LOC_LEN_ERR);
+    });
+}

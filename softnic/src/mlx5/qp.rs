@@ -188,6 +188,8 @@ pub struct Qp {
     pub state: QpState,
     /// Attributes.
     pub attr: QpAttr,
+    /// Longest message of its port, once it has one.
+    pub max_message: u32,
     /// Own port's address, once it has a path.
     pub local: Address,
     /// Peer's port, once it has a path.
@@ -229,6 +231,7 @@ impl Qp {
             async_events: 0,
             state: QpState::Reset,
             attr: QpAttr::default(),
+            max_message: 0,
             local: Address::default(),
             remote: Address::default(),
             send,

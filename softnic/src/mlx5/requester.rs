@@ -15,8 +15,6 @@ use crate::mlx5::wqe::{DataSegment, Opcode, Segment, SendWqe, decode_send};
 use crate::rules::{Nak, Psn, mtu_bytes, packet_count};
 use crate::trace::Event;
 
-/// Longest message in bytes.
-pub const MAX_MESSAGE: u64 = 1 << 30;
 /// Requests under way at once, at most.
 const WINDOW: usize = 128;
 /// Payload bytes under way at once, at most (one message may be longer).
@@ -198,7 +196,7 @@ impl Qp {
 
     fn build(&self, wqe: SendWqe, shared: &Shared) -> Result<Outstanding, WcStatus> {
         let len = wqe.len();
-        if len > MAX_MESSAGE {
+        if len > u64::from(self.max_message) {
             return Err(WcStatus::LOC_LEN_ERR);
         }
         let psn = self.requester.next;

@@ -29,7 +29,11 @@ impl Host {
             crate::log::debug(|| format!("queue pair {:#x}: {refused}", new.qp_handle));
             Errno::INVAL
         })?;
-        let local = check_values(self.device(context)?, port, new)?;
+        let device = self.device(context)?;
+        let local = check_values(device, port, new)?;
+        let number = usize::from(port).checked_sub(1);
+        let max_message = number.and_then(|i| device.ports.get(i)).map_or(0, |p| p.max_message);
+        self.qp(context, new.qp_handle)?.max_message = max_message;
         self.apply(new, to, local)
     }
 

@@ -1,7 +1,6 @@
 //! What a device says about itself: capabilities, ports, addresses. Pure functions of the description.
 
 use crate::description::{DeviceDescription, GidType, Link, PortDescription};
-use crate::mlx5::requester::MAX_MESSAGE;
 use crate::sysfs::gid_table_len;
 use crate::uverbs::abi::{ExQueryDeviceResp, GidEntry, QueryDeviceResp, QueryPortResp, QueryPortRespEx};
 
@@ -67,7 +66,7 @@ pub fn port(port: &PortDescription) -> QueryPortResp {
     QueryPortResp {
         // Traps, automatic migration, SL mapping, system image GUID, extended speeds, CM; or CM and IP-based GIDs.
         port_cap_flags: if ib { 0x2651_e848 } else { 0x0401_0000 },
-        max_msg_sz: MAX_MESSAGE as u32,
+        max_msg_sz: port.max_message,
         gid_tbl_len: gid_table_len(port) as u32,
         pkey_tbl_len: PKEYS,
         lid: port.lid,
