@@ -2,6 +2,8 @@
 
 use serde::Deserialize;
 
+use crate::fabric::packet::Address;
+
 /// A port's link layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -82,6 +84,13 @@ impl PortDescription {
             Link::Ib => GidType::Ib,
             Link::Roce => GidType::V2,
         }))
+    }
+
+    /// Every address by which the port is reached: its local identifier, and each of its GIDs.
+    pub fn addresses(&self) -> Vec<Address> {
+        let gids =
+            self.gids.iter().filter(|e| !e.is_hole()).map(|e| Address { lid: self.lid, gid: Some(e.gid) });
+        gids.chain([Address { lid: self.lid, gid: None }]).collect()
     }
 
     /// Whether `gid` is in the table.

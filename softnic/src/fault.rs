@@ -22,13 +22,6 @@ pub enum Fault {
         /// For how long, in nanoseconds of the device's clock.
         ns: u64,
     },
-    /// A port carries nothing until [`Faults::start_port`].
-    StopPort {
-        /// Its local identifier (InfiniBand), or 0.
-        lid: u16,
-        /// Its global identifier (Ethernet).
-        gid: Option<[u8; 16]>,
-    },
     /// The nth command from now fails.
     FailCommand {
         /// Which one.
@@ -54,6 +47,8 @@ pub enum Fault {
 #[derive(Debug, Default)]
 pub struct Faults {
     list: Vec<Fault>,
+    /// Addresses of stopped ports.
+    stopped: Vec<Address>,
 }
 
 impl Faults {
@@ -62,19 +57,26 @@ impl Faults {
         self.list.push(fault);
     }
 
-    /// Forgets all faults.
+    /// Forgets all faults that were ordered; stopped ports stay stopped.
     pub fn clear(&mut self) {
         self.list.clear();
     }
 
+    /// The port of these addresses carries nothing, until [`Faults::start_port`].
+    pub fn stop_port(&mut self, addresses: impl IntoIterator<Item = Address>) {
+        self.stopped.extend(addresses);
+    }
+
     /// A stopped port carries packets again.
-    pub fn start_port(&mut self, lid: u16, gid: Option<[u8; 16]>) {
-        self.list.retain(|f| *f != Fault::StopPort { lid, gid });
+    pub fn start_port(&mut self, addresses: impl IntoIterator<Item = Address>) {
+        for address in addresses {
+            self.stopped.retain(|a| *a != address);
+        }
     }
 
     /// What happens to a packet: `None` if it is lost, else by how many nanoseconds it is late.
     pub fn on_packet(&mut self, packet: &Packet) -> Option<u64> {
-        if self.list.is_empty() {
+        if self.list.is_empty() && self.stopped.is_empty() {
             return Some(0);
         }
         if self.is_stopped(&packet.from) || self.is_stopped(&packet.to) {
@@ -117,11 +119,8 @@ impl Faults {
     }
 
     fn is_stopped(&self, port: &Address) -> bool {
-        self.list.iter().any(|f| match f {
-            Fault::StopPort { lid, gid: None } => *lid != 0 && *lid == port.lid,
-            Fault::StopPort { gid, .. } => port.gid == *gid,
-            _ => false,
-        })
+        let same = |a: &Address| a.lid != 0 && a.lid == port.lid || a.gid.is_some() && a.gid == port.gid;
+        self.stopped.iter().any(same)
     }
 
     /// Counts the faults that `pick` answers a counter for; takes out the first that is due.

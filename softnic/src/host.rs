@@ -128,16 +128,24 @@ impl Host {
         any
     }
 
-    /// Tells programs of a change of a port's state.
-    pub fn port_event(&mut self, device: usize, port: u32, active: bool) {
+    /// Takes a port (its number, from 1) down or up: what it carries, what it says of itself, and the event that tells.
+    pub fn set_port(&mut self, device: usize, number: u32, active: bool) {
+        let port = (number as usize).checked_sub(1);
+        let devices = &mut self.description.devices;
+        let Some(port) = port.and_then(|i| devices.get_mut(device)?.ports.get_mut(i)) else { return };
+        port.active = active;
+        let addresses = port.addresses();
+        let faults = &mut self.engine.shared.faults;
+        if active {
+            faults.start_port(addresses)
+        } else {
+            faults.stop_port(addresses)
+        }
         let event_type = if active { async_event::PORT_ACTIVE } else { async_event::PORT_ERR };
+        let event = AsyncEvent { element: u64::from(number), event_type, reserved: 0 };
         for context in self.contexts.values_mut().filter(|c| c.device == device) {
             if let Some(channel) = &mut context.async_channel {
-                channel.send(bytemuck::bytes_of(&AsyncEvent {
-                    element: u64::from(port),
-                    event_type,
-                    reserved: 0,
-                }));
+                channel.send(bytemuck::bytes_of(&event));
             }
         }
     }

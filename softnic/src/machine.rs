@@ -182,6 +182,16 @@ impl Softnic {
         self.with(|host| host.engine.shared.faults.clear());
     }
 
+    /// Takes a port of a device down: it carries nothing, says that it is down, and programs get an event. Ports count from 1.
+    pub fn stop_port(&self, device: usize, port: u32) {
+        self.with(|host| host.set_port(device, port, false));
+    }
+
+    /// Takes a port up again.
+    pub fn start_port(&self, device: usize, port: u32) {
+        self.with(|host| host.set_port(device, port, true));
+    }
+
     /// Takes the trace so far.
     pub fn take_trace(&self) -> Vec<Event> {
         self.with(|host| host.engine.shared.trace.take_events())

@@ -73,9 +73,6 @@ pub struct Cqe {
     pub kind: Kind,
 }
 
-/// The code of an entry that holds no completion.
-pub const INVALID: u8 = 15;
-
 impl Cqe {
     /// Whether an event armed for solicited completions fires.
     pub fn is_solicited(&self) -> bool {

@@ -71,10 +71,6 @@ pub struct Outstanding {
 }
 
 impl Outstanding {
-    fn last(&self) -> Psn {
-        self.psn.plus(self.packets - 1)
-    }
-
     fn needs_data(&self) -> bool {
         Opcode::from_code(self.opcode).is_some_and(Opcode::writes_locally)
     }
@@ -416,11 +412,6 @@ impl Qp {
 impl Requester {
     fn refill(&mut self) {
         (self.resends, self.naks, self.timer) = (0, 0, None);
-    }
-
-    /// Whether an earlier request than `psn` is under way (for tests of the window).
-    pub fn covers(&self, psn: Psn) -> bool {
-        self.flight.iter().any(|o| o.psn.ahead_of(psn) <= 0 && o.last().ahead_of(psn) >= 0)
     }
 }
 
