@@ -1,7 +1,7 @@
 //! Arguments, output and exit codes. What a command does is in the module of its name.
 
 use crate::{
-    Failure, conformance, devices,
+    Failure, conformance, devices, doctor,
     transfer::{self, Settings, Watch},
 };
 use clap::{Args, Parser, Subcommand};
@@ -29,6 +29,9 @@ struct Cli {
 enum Command {
     /// List every provider and its devices, or why it has none
     Devices(DevicesArgs),
+    /// Say what keeps RDMA from working on this machine, or on one whose facts a file has, and what to do
+    #[command(after_long_help = exit_codes())]
+    Doctor(DoctorArgs),
     /// Put a file into a peer's registered memory, get it back, and compare checksums
     #[command(after_long_help = exit_codes(), args_override_self = true)]
     Transfer(TransferArgs),
@@ -44,6 +47,19 @@ enum Command {
 #[derive(Debug, Args)]
 struct DevicesArgs {
     /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct DoctorArgs {
+    /// Also write the facts to FILE, for --from elsewhere; they name devices, addresses and paths of this host
+    #[arg(long, value_name = "FILE")]
+    snapshot: Option<PathBuf>,
+    /// Judge the facts in FILE instead of this machine's
+    #[arg(long, value_name = "FILE", conflicts_with = "snapshot")]
+    from: Option<PathBuf>,
+    /// Print one JSON object: usable, findings, snapshot
     #[arg(long)]
     json: bool,
 }
@@ -117,6 +133,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>, registry: &dyn Fn() -> Regi
     };
     let done = match cli.command {
         Command::Devices(args) => devices(&args, registry),
+        Command::Doctor(args) => doctor(&args, registry),
         Command::Transfer(args) => transfer(&args, registry()),
         Command::Conformance { args } => return conformance::run(args),
     };
@@ -132,6 +149,22 @@ pub fn run(args: impl IntoIterator<Item = OsString>, registry: &dyn Fn() -> Regi
 fn devices(args: &DevicesArgs, registry: &dyn Fn() -> Registry) -> Result<(), Failure> {
     let listing = devices::Listing::of(registry);
     if args.json { print_json(&listing) } else { print(&listing) }
+}
+
+fn doctor(args: &DoctorArgs, registry: &dyn Fn() -> Registry) -> Result<(), Failure> {
+    let report = match &args.from {
+        Some(file) => doctor::Report::from_file(file)?,
+        None => doctor::Report::of_this_machine(registry),
+    };
+    if let Some(file) = &args.snapshot {
+        report.write_snapshot(file)?;
+    }
+    if args.json {
+        print_json(&report)?
+    } else {
+        print(&report)?
+    }
+    report.verdict()
 }
 
 fn transfer(args: &TransferArgs, registry: Registry) -> Result<(), Failure> {

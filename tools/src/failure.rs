@@ -31,6 +31,37 @@ pub enum Failure {
     /// At least one conformance case failed, or a required provider has no device.
     #[error("{0}")]
     NotConformant(String),
+    /// `ibv doctor` found nothing that can be used; what it found is on standard output.
+    #[error("no RDMA device of that machine can be used: {0} error(s), listed above with what to do")]
+    Unusable(usize),
+    /// The file is no snapshot of `ibv doctor`.
+    #[error("{path}: is no snapshot of ibv doctor: {why}; write one with --snapshot")]
+    NotASnapshot {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Another release wrote the snapshot.
+    #[error(
+        "{path}: is a snapshot of version {theirs}, and this release reads version {ours}; use the release that wrote it"
+    )]
+    SnapshotVersion {
+        /// The file.
+        path: PathBuf,
+        /// The file's.
+        theirs: u64,
+        /// Ours.
+        ours: u32,
+    },
+    /// The snapshot can not be written where asked for.
+    #[error("{path}: the snapshot can not be written: {source}")]
+    SnapshotUnwritable {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's reason.
+        source: io::Error,
+    },
     /// No such file.
     #[error("{0}: no such file")]
     Missing(PathBuf),
@@ -127,12 +158,13 @@ pub enum Failure {
 
 impl Failure {
     /// Every exit code and what it says, in order.
-    pub const CODES: [(u8, &str); 19] = [
+    pub const CODES: [(u8, &str); 23] = [
         (0, "success"),
         (1, "the library, a device or the operating system failed"),
         (2, "wrong usage"),
         (3, "no device, or no provider of that name"),
         (4, "a conformance case failed, or a required device is missing"),
+        (5, "doctor: no device can be used; what to do is printed"),
         (10, "the file does not exist"),
         (11, "the file can not be read"),
         (12, "a directory or something else that is no regular file"),
@@ -147,6 +179,9 @@ impl Failure {
         (25, "the peer gave up; its reason is printed"),
         (30, "the provider can not join two processes"),
         (40, "checksums differ"),
+        (50, "the file is no snapshot of ibv doctor"),
+        (51, "another release wrote the snapshot"),
+        (52, "the snapshot can not be written"),
     ];
 
     /// The exit code.
@@ -155,6 +190,7 @@ impl Failure {
             Self::Rdma(e) if e.kind() == ErrorKind::NoDevice => 3,
             Self::Rdma(_) | Self::Post(_) | Self::Poll(_) | Self::WorkRequest(_) | Self::Io { .. } => 1,
             Self::NotConformant(_) => 4,
+            Self::Unusable(_) => 5,
             Self::Missing(_) => 10,
             Self::Unreadable { .. } => 11,
             Self::NotAFile { .. } => 12,
@@ -169,6 +205,9 @@ impl Failure {
             Self::PeerFailed(_) => 25,
             Self::OneProcess(_) => 30,
             Self::Mismatch { .. } => 40,
+            Self::NotASnapshot { .. } => 50,
+            Self::SnapshotVersion { .. } => 51,
+            Self::SnapshotUnwritable { .. } => 52,
         }
     }
 
@@ -192,6 +231,10 @@ mod tests {
             ibv::Error::new(ErrorKind::Verb, "x", "y").into(),
             ibv::Error::new(ErrorKind::NoDevice, "x", "y").into(),
             Failure::NotConformant("x".into()),
+            Failure::Unusable(1),
+            Failure::NotASnapshot { path: path.clone(), why: "x".into() },
+            Failure::SnapshotVersion { path: path.clone(), theirs: 2, ours: 1 },
+            Failure::SnapshotUnwritable { path: path.clone(), source: io() },
             Failure::Missing(path.clone()),
             Failure::Unreadable { path: path.clone(), source: io() },
             Failure::NotAFile { path: path.clone(), what: "a directory" },

@@ -12,6 +12,7 @@
 mod cli;
 mod conformance;
 mod devices;
+mod doctor;
 mod failure;
 mod file;
 mod memory;
