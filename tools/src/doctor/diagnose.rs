@@ -6,6 +6,7 @@
 
 mod device;
 mod host;
+mod node;
 
 use super::snapshot::Snapshot;
 use serde::Serialize;
@@ -96,6 +97,9 @@ pub(crate) fn diagnose(facts: &Snapshot) -> Vec<Finding> {
     let mut findings = host::diagnose(facts);
     let devices: Vec<_> = facts.real_devices().map(|d| device::diagnose(facts, d)).collect();
     let one_works = devices.iter().any(device::Verdict::works);
+    for finding in findings.iter_mut().filter(|f| one_works && is_vendor_library(f)) {
+        finding.severity = Severity::Warning;
+    }
     for finding in devices.into_iter().flat_map(device::Verdict::into_findings) {
         let severity = if one_works { Severity::Warning } else { finding.severity };
         findings.push(Finding { severity, ..finding });
@@ -105,7 +109,16 @@ pub(crate) fn diagnose(facts: &Snapshot) -> Vec<Finding> {
     findings
 }
 
+/// Without libibverbs nothing works; without a vendor's, only that vendor's devices do not.
+fn is_vendor_library(finding: &Finding) -> bool {
+    let library = matches!(finding.cause, Cause::LibraryMissing | Cause::LibraryUnusable | Cause::TwoCopies);
+    library && !finding.about.starts_with("libibverbs")
+}
+
 /// Whether some device of these facts can be used.
 pub(crate) fn usable(findings: &[Finding]) -> bool {
     findings.iter().all(|f| f.severity != Severity::Error)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,7 @@
 //! What is wrong with one device: claims, ports, GID tables, MTUs. The host's own faults are `host.rs`'s.
 
-use super::{Cause, Finding, Severity};
-use crate::doctor::snapshot::{Device, Netdev, Opening, Port, Snapshot, State};
+use super::{Cause, Finding, Severity, host, node};
+use crate::doctor::snapshot::{Claim, Device, Netdev, Port, Snapshot, State};
 use ibv::{GidScope, GidType, LinkLayer, Mtu};
 
 /// Bytes that RoCE's headers may take of a network interface's MTU: GRH 40, UDP 8, BTH 12, XRC 4,
@@ -12,13 +12,15 @@ const ROCE_HEADERS: u32 = 96;
 pub(super) struct Verdict {
     device: Vec<Finding>,
     ports: Vec<Vec<Finding>>,
+    /// Whether a finding about the host keeps it from being used.
+    blocked: bool,
 }
 
 impl Verdict {
     /// Whether the device can be used, by one of its ports.
     pub(super) fn works(&self) -> bool {
         let fine = |all: &[Finding]| all.iter().all(|f| f.severity != Severity::Error);
-        fine(&self.device) && self.ports.iter().any(|port| fine(port))
+        !self.blocked && fine(&self.device) && self.ports.iter().any(|port| fine(port))
     }
 
     pub(super) fn into_findings(self) -> impl Iterator<Item = Finding> {
@@ -28,42 +30,42 @@ impl Verdict {
 
 pub(super) fn diagnose(facts: &Snapshot, device: &Device) -> Verdict {
     let ports = device.ports.iter().map(|p| port(facts, device, p)).collect();
-    Verdict { device: claims(facts, device).into_iter().collect(), ports }
+    let mut own = node::of(facts, device);
+    let mut blocked = false;
+    if let Some(finding) = claims(facts, device) {
+        let by_host = host::lacks_library(facts) || node::is_missing(facts, device) || !own.is_empty();
+        blocked = match finding.cause {
+            Cause::NotClaimed => host::lacks_libibverbs(facts),
+            _ => by_host,
+        };
+        own.extend((!blocked).then_some(finding));
+    }
+    Verdict { device: own, ports, blocked }
 }
 
+/// What the provider that would open it says. Consequences of other findings are not told apart here.
 fn claims(facts: &Snapshot, device: &Device) -> Option<Finding> {
     let Device { name, claims, .. } = device;
-    if !claims.iter().any(|c| c.claimed) {
-        return unclaimed(facts, device);
-    }
     // The first that claims it is the one that opens it.
-    let opener = claims.iter().find(|c| c.claimed)?;
-    match &opener.open_error {
-        // The refused node is a finding of its own.
-        Some(_) if refused(facts, device) => None,
-        Some(error) => Some(
+    let Some(opener) = claims.iter().find(|c| c.claimed) else { return Some(unclaimed(facts, device)) };
+    if let Some(error) = &opener.open_error {
+        return Some(
             Finding::error(Cause::DoesNotOpen, name)
                 .found(format!("provider {}: {error}", opener.provider))
                 .wanted("a device that opens")
                 .action("do what the error says; dmesg may have more"),
-        ),
-        None if device.ports.is_empty() => Some(
-            Finding::error(Cause::NoPort, name)
-                .found("no port")
-                .wanted("at least one")
-                .action("read dmesg: the driver could not ask its ports"),
-        ),
-        None => None,
+        );
     }
+    device.ports.is_empty().then(|| {
+        Finding::error(Cause::NoPort, name)
+            .found("no port")
+            .wanted("at least one")
+            .action("read dmesg: the driver could not ask its ports")
+    })
 }
 
-fn refused(facts: &Snapshot, device: &Device) -> bool {
-    let ours = |node: &&crate::doctor::snapshot::Node| node.device.as_ref() == Some(&device.name);
-    facts.nodes.iter().filter(ours).any(|n| matches!(n.open, Opening::Refused(_)))
-}
-
-fn unclaimed(facts: &Snapshot, device: &Device) -> Option<Finding> {
-    let no = |c: &crate::doctor::snapshot::Claim| format!("{}: {}", c.provider, c.reason);
+fn unclaimed(facts: &Snapshot, device: &Device) -> Finding {
+    let no = |c: &Claim| format!("{}: {}", c.provider, c.reason);
     let mut reasons: Vec<_> = device.claims.iter().map(no).collect();
     let blind =
         facts.providers.iter().filter(|look| !device.claims.iter().any(|c| c.provider == look.provider));
@@ -73,12 +75,10 @@ fn unclaimed(facts: &Snapshot, device: &Device) -> Option<Finding> {
         true => "no provider of this build sees it".into(),
         false => format!("no provider claims it ({})", reasons.join("; ")),
     };
-    Some(
-        Finding::error(Cause::NotClaimed, format!("{} (driver {driver})", device.name))
+    Finding::error(Cause::NotClaimed, format!("{} (driver {driver})", device.name))
             .found(found)
             .wanted("a provider that claims it")
-            .action("build ibv with the provider of that device, put right what keeps a provider from seeing it, or use another device"),
-    )
+            .action("build ibv with the provider of that device, put right what keeps a provider from seeing it, or use another device")
 }
 
 fn port(facts: &Snapshot, device: &Device, port: &Port) -> Vec<Finding> {
@@ -87,7 +87,7 @@ fn port(facts: &Snapshot, device: &Device, port: &Port) -> Vec<Finding> {
     all.extend(state(facts, device, port, &about));
     if port.link_layer == LinkLayer::Ethernet {
         all.extend(gids(device, port, &about));
-        all.extend(netdevs(facts, port).find_map(|n| mtu_against(port, n, &about)));
+        all.extend(widest_netdev(facts, port).and_then(|n| mtu_against(port, n, &about)));
     }
     all
 }
@@ -165,9 +165,10 @@ fn gids(device: &Device, port: &Port, about: &str) -> Option<Finding> {
     None
 }
 
-/// The interfaces behind a port's GIDs.
-fn netdevs<'a>(facts: &'a Snapshot, port: &'a Port) -> impl Iterator<Item = &'a Netdev> {
-    port.gids.iter().filter_map(|g| facts.netdev(g.netdev.as_ref()?))
+/// Of the interfaces behind a port's GIDs the one with the largest MTU: the port's own, since a
+/// VLAN's is no larger.
+fn widest_netdev<'a>(facts: &'a Snapshot, port: &Port) -> Option<&'a Netdev> {
+    port.gids.iter().filter_map(|g| facts.netdev(g.netdev.as_ref()?)).max_by_key(|n| n.mtu)
 }
 
 /// The largest path MTU whose packets fit an interface.
@@ -195,7 +196,7 @@ fn mtu_against(port: &Port, netdev: &Netdev, about: &str) -> Option<Finding> {
     (active < fits).then(|| {
         Finding::warning(Cause::MtuAgainstNetdev, about)
             .found(found)
-            .wanted(format!("active MTU {fits}"))
+            .wanted(format!("active MTU {fits}, unless the device can do no more than {active}"))
             .action(format!(
                 "ip link set {name} down and up again: the port took its MTU before the interface had its own"
             ))

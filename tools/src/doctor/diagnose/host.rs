@@ -1,9 +1,9 @@
-//! What is wrong with the host as a whole: libraries, kernel modules, device nodes, limits, environment.
-//! Devices and ports are `device.rs`'s.
+//! What is wrong with the host as a whole: libraries, kernel modules, limits, environment. Device nodes are
+//! `node.rs`'s, devices and ports `device.rs`'s.
 
-use super::{Cause, Finding};
+use super::{Cause, Finding, node};
 use crate::doctor::snapshot::{
-    Adapter, Attempt, LibraryState, ModuleState, Node, Opening, Snapshot, Variable,
+    Adapter, Attempt, Library, LibraryState, Look, ModuleState, Snapshot, Variable,
 };
 use std::collections::BTreeSet;
 
@@ -21,7 +21,8 @@ pub(super) fn diagnose(facts: &Snapshot) -> Vec<Finding> {
     all.extend(modules(facts));
     all.extend(adapters(facts));
     all.extend(no_device(facts));
-    all.extend(nodes(facts));
+    all.extend(node::missing(facts));
+    all.extend(node::of_no_device(facts));
     all.extend(memlock(facts));
     all.extend(facts.ring_variables.iter().filter_map(|v| ring_variable(facts, v)));
     all.extend(providers(facts));
@@ -39,6 +40,19 @@ fn needed(facts: &Snapshot, library: &str) -> bool {
     let driven = |name: &Option<String>| name.as_ref().is_some_and(|n| n.starts_with(driver));
     facts.real_devices().any(|d| driven(&d.driver) || d.name.starts_with(driver))
         || facts.adapters.iter().any(|a| a.vendor == vendor)
+}
+
+fn lacking(library: &Library) -> bool {
+    !matches!(library.state, LibraryState::Loaded { .. })
+}
+
+pub(super) fn lacks_libibverbs(facts: &Snapshot) -> bool {
+    facts.library("libibverbs").is_some_and(lacking)
+}
+
+/// Whether a library that some device here needs can not be used.
+pub(super) fn lacks_library(facts: &Snapshot) -> bool {
+    facts.libraries.iter().any(|l| lacking(l) && needed(facts, &l.name))
 }
 
 fn libraries(facts: &Snapshot) -> Vec<Finding> {
@@ -193,57 +207,6 @@ fn no_device(facts: &Snapshot) -> Option<Finding> {
     Some(Finding::error(Cause::NoDevice, "RDMA devices").found(found).wanted(at_least).action(action))
 }
 
-fn nodes(facts: &Snapshot) -> Vec<Finding> {
-    let verbs: Vec<&Node> = facts.nodes.iter().filter(|n| n.path.contains("/uverbs")).collect();
-    let never_opened = |d: &crate::doctor::snapshot::Device| d.ports.iter().all(|p| p.active_mtu.is_none());
-    let listed: Vec<&str> =
-        facts.real_devices().filter(|d| d.in_sysfs && never_opened(d)).map(|d| &*d.name).collect();
-    if verbs.is_empty() && !listed.is_empty() {
-        return vec![no_node(facts, &listed.join(", "))];
-    }
-    verbs.into_iter().filter_map(|n| refused(facts, n)).collect()
-}
-
-fn no_node(facts: &Snapshot, devices: &str) -> Finding {
-    let loaded = facts.module("ib_uverbs") == Some(ModuleState::Loaded);
-    let action = if loaded {
-        "in a container: pass it the host's devices (docker run --device /dev/infiniband); else start udev (udevadm trigger)"
-    } else {
-        "modprobe ib_uverbs"
-    };
-    Finding::error(Cause::NodeMissing, "/dev/infiniband")
-        .found(format!("no uverbs node for {devices}"))
-        .wanted("/dev/infiniband/uverbs0 and so on")
-        .action(action)
-}
-
-fn refused(facts: &Snapshot, node: &Node) -> Option<Finding> {
-    let Opening::Refused(why) = &node.open else { return None };
-    let Node { path, mode, uid, gid, device, .. } = node;
-    let of = device.as_ref().map(|d| format!(" of {d}")).unwrap_or_default();
-    let who = facts.user.uid.map_or("this user".into(), |uid| format!("user {uid}"));
-    let bits = u32::from_str_radix(mode, 8).unwrap_or(0);
-    let member = facts.user.groups.contains(gid);
-    let permitted = bits & 0o006 == 0o006 || facts.user.uid == Some(0) || (member && bits & 0o060 == 0o060);
-    let action = if permitted {
-        format!(
-            "its mode allows it, so a device control group forbids it: start the container with --device {path}"
-        )
-    } else if bits & 0o060 == 0o060 && *gid != 0 {
-        format!("add the user to group {gid} and log in anew, or make it mode 0666 by a udev rule")
-    } else {
-        format!(
-            "chmod 0666 {path}, for good by a udev rule: SUBSYSTEM==\"infiniband_verbs\", KERNEL==\"uverbs*\", MODE=\"0666\""
-        )
-    };
-    Some(
-        Finding::error(Cause::NodePermission, format!("{path}{of}"))
-            .found(format!("{who} may not open it ({why}); mode {mode}, owner {uid}:{gid}"))
-            .wanted("read and write")
-            .action(action),
-    )
-}
-
 fn memlock(facts: &Snapshot) -> Option<Finding> {
     let limit = facts.user.memlock?;
     let soft = limit.soft?;
@@ -289,19 +252,17 @@ fn ring_variable(facts: &Snapshot, set: &Variable) -> Option<Finding> {
     Some(
         finding
             .found(format!("{name}={value}: {effect}"))
-            .wanted("not set: mlx5 devices are refused with it")
+            .wanted("not set: with it, mlx5 devices or their queue pairs are refused")
             .action(format!("unset {name}")),
     )
 }
 
 /// A provider that could not list devices, where no library above is to blame.
 fn providers(facts: &Snapshot) -> Vec<Finding> {
-    let lacking = |l: &super::super::snapshot::Library| !matches!(l.state, LibraryState::Loaded { .. });
-    if facts.library("libibverbs").is_some_and(lacking) || facts.real_devices().any(|d| !d.claims.is_empty())
-    {
+    if lacks_libibverbs(facts) || facts.real_devices().any(|d| !d.claims.is_empty()) {
         return Vec::new();
     }
-    let blind = |look: &super::super::snapshot::Look| {
+    let blind = |look: &Look| {
         let error = look.error.clone()?;
         Some(
             Finding::error(Cause::ProviderBlind, format!("provider {}", look.provider))
