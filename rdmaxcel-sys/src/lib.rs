@@ -3,7 +3,7 @@
 //!
 //! The header is the point of the crate: WQE build, doorbell and CQE poll as inline functions for host and
 //! device code alike, which need nothing of rdma-core. [`INCLUDE`] is its folder; pass it
-//! to the compiler that builds the code which includes it. With feature `cuda` and an nvcc, [`ptx`] has the
+//! to the compiler that builds the code which includes it. With feature `cuda` and an nvcc, `ptx` has the
 //! functions as kernels.
 //!
 //! A queue pair is posted to by one side at a time, and so is a completion queue polled. Whoever drives
