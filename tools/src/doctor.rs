@@ -14,6 +14,9 @@ use serde::Serialize;
 use snapshot::{Device, LibraryState, ModuleState, Opening, Port, Snapshot};
 use std::{fmt, path::Path};
 
+/// Columns of a terminal that the table of facts takes; longer facts wrap.
+const WIDTH: u16 = 120;
+
 /// Facts and findings. Serializes as `--json` prints it.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
@@ -78,7 +81,7 @@ impl fmt::Display for Report {
 fn table(rows: &[(String, String)]) -> Table {
     let mut table = Table::new();
     table.load_style(UTF8_FULL_CONDENSED);
-    table.set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH);
     table.set_header(["fact", "found"]);
     for (fact, found) in rows {
         table.add_row([fact, found]);

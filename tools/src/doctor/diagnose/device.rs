@@ -33,10 +33,11 @@ pub(super) fn diagnose(facts: &Snapshot, device: &Device) -> Verdict {
     let mut own = node::of(facts, device);
     let mut blocked = false;
     if let Some(finding) = claims(facts, device) {
-        let by_host = host::lacks_library(facts) || node::is_missing(facts, device) || !own.is_empty();
+        let by_variable = facts.ring_variables.iter().any(|v| finding.found.contains(&v.name));
+        let by_host = by_variable || host::lacks_library(facts) || node::is_missing(facts, device);
         blocked = match finding.cause {
             Cause::NotClaimed => host::lacks_libibverbs(facts),
-            _ => by_host,
+            _ => by_host || !own.is_empty(),
         };
         own.extend((!blocked).then_some(finding));
     }
