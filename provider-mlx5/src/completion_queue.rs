@@ -51,6 +51,8 @@ pub(crate) struct CqShared {
     graves: Mutex<Vec<(u64, Arc<Grave>)>>,
     /// Counts graves, so that a poller sees with one load that there is something to bury.
     dug: AtomicU64,
+    /// Counts queue pairs that left without a grave, for pollers' copies of `reporters`.
+    left: AtomicU64,
     uar: NonNull<u8>,
     cqn: u32,
     /// Behind the graves, whose queue pairs report to it.
@@ -86,6 +88,7 @@ pub(crate) fn create(context: &Arc<Context>, config: &CqConfig) -> Result<(Mlx5C
         reporters: Mutex::default(),
         graves: Mutex::default(),
         dug: AtomicU64::new(0),
+        left: AtomicU64::new(0),
         uar,
         cqn: found.cqn,
         cq,
@@ -105,6 +108,17 @@ impl CqShared {
     /// All who report here, the dead whose entries may still be queued included.
     pub(crate) fn reporters(&self) -> Vec<Arc<Slots>> {
         lock(&self.reporters).clone()
+    }
+
+    /// `slots`' queue pair never had a request, so no entry is of it, and its number is free at once.
+    pub(crate) fn leave(&self, slots: &Arc<Slots>) {
+        lock(&self.reporters).retain(|s| !Arc::ptr_eq(s, slots));
+        self.left.fetch_add(1, Release);
+    }
+
+    /// Queue pairs that have left without a grave.
+    pub(crate) fn left(&self) -> u64 {
+        self.left.load(Acquire)
     }
 
     pub(crate) fn dig(&self, grave: Arc<Grave>) {

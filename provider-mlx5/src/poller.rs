@@ -22,6 +22,15 @@ const INDEX_MASK: u32 = 0xff_ffff;
 /// EIO: the queue holds what this provider never asked the device to write.
 const BROKEN: PollCompletionError = PollCompletionError::Device(5);
 
+/// What a look at the next entry gave.
+enum Taken {
+    Entry,
+    /// The device has not written it.
+    Nothing,
+    /// It was never asked for, or is of no queue pair that reports here.
+    Broken,
+}
+
 /// Polls one completion queue directly, never through libmlx5.
 #[derive(Debug)]
 pub struct Mlx5Poller {
@@ -39,6 +48,8 @@ pub struct Mlx5Poller {
     table: Vec<Arc<Slots>>,
     /// Graves dug that this poller has seen.
     buried: u64,
+    /// Queue pairs that left without a trace, as of `table`.
+    left: u64,
     /// Why the queue can not be polled any more.
     dead: Option<PollCompletionError>,
     /// Events taken off the channel, which the device counts by twos bits.
@@ -56,8 +67,8 @@ impl Mlx5Poller {
     ) -> Self {
         let blocks = (entries.items().len() / count as usize) as u32;
         let (current, table) = (Slots::new(u32::MAX, 1, 1), Vec::new());
-        let (buried, dead, events) = (0, None, 0);
-        Self { entries, record, index: 0, count, blocks, current, table, buried, dead, events, shared }
+        let (buried, left, dead, events) = (0, 0, None, 0);
+        Self { entries, record, index: 0, count, blocks, current, table, buried, left, dead, events, shared }
     }
 
     #[inline]
@@ -66,22 +77,34 @@ impl Mlx5Poller {
         &self.entries.items()[slot as usize]
     }
 
-    /// Takes the next entry into `wc`; `false` if the device has not written it.
+    /// Takes the next entry into `wc`.
     #[inline]
-    fn take(&mut self, wc: &mut IbvWc) -> Result<bool, PollCompletionError> {
+    fn take(&mut self, wc: &mut IbvWc) -> Taken {
         let entry = self.entry();
-        if !Tail::read(entry).is_ready(self.index & self.count != 0) {
-            return Ok(false);
+        let (seen, parity) = (Tail::read(entry), self.index & self.count != 0);
+        if !seen.is_ready(parity) {
+            return Taken::Nothing;
         }
         // Only what is read from here on is sure to be what the device wrote.
         udma_from_device_barrier();
         let tail = Tail::read(entry);
+        if !tail.is_plain_send(parity) || self.current.qpn != tail.qpn() {
+            return self.take_rare(tail, wc);
+        }
+        cqe::requester(entry, tail, self.current.sent(tail.wqe_counter()), wc);
+        self.index = self.index.wrapping_add(1);
+        Taken::Entry
+    }
+
+    /// The same for receives, errors, and the first entry of another queue pair.
+    #[cold]
+    fn take_rare(&mut self, tail: Tail, wc: &mut IbvWc) -> Taken {
         let side = match tail.side() {
             Some(side) if !tail.is_foreign_format() => side,
-            _ => return Err(BROKEN),
+            _ => return Taken::Broken,
         };
-        if self.current.qpn != tail.qpn() {
-            self.turn_to(tail.qpn())?;
+        if self.current.qpn != tail.qpn() && self.turn_to(tail.qpn()).is_err() {
+            return Taken::Broken;
         }
         let wr_id = match side {
             Side::Send => self.current.sent(tail.wqe_counter()),
@@ -89,15 +112,17 @@ impl Mlx5Poller {
         };
         cqe::decode(self.entry(), tail, wr_id, wc);
         self.index = self.index.wrapping_add(1);
-        Ok(true)
+        Taken::Entry
     }
 
     /// Finds the slots of another queue pair. Its number can not mean two: a queue pair keeps it until
     /// this queue was seen empty after its death.
     #[cold]
     fn turn_to(&mut self, qpn: u32) -> Result<(), PollCompletionError> {
-        if !self.table.iter().any(|s| s.qpn == qpn) {
-            self.table = self.shared.reporters();
+        // One that left without a trace may have left its number to another.
+        let left = self.shared.left();
+        if left != self.left || !self.table.iter().any(|s| s.qpn == qpn) {
+            (self.table, self.left) = (self.shared.reporters(), left);
         }
         let found = self.table.iter().find(|s| s.qpn == qpn);
         self.current = found.ok_or(BROKEN)?.clone();
@@ -109,6 +134,29 @@ impl Mlx5Poller {
     fn release(&self) {
         fence(Release);
         self.record.store(doorbell::CONSUMER, self.index & INDEX_MASK);
+    }
+
+    /// `n` entries were taken, and then there was none.
+    #[inline]
+    fn drained(&mut self, n: usize, graves: u64) -> usize {
+        if n > 0 {
+            self.release();
+        }
+        if graves != self.buried {
+            self.bury(graves);
+        }
+        n
+    }
+
+    /// `n` entries were taken before one that nobody asked for. They are not lost, but they are the last.
+    #[cold]
+    fn broken(&mut self, n: usize) -> Result<usize, PollCompletionError> {
+        self.dead = Some(BROKEN);
+        if n == 0 {
+            return Err(BROKEN);
+        }
+        self.release();
+        Ok(n)
     }
 
     /// The queue was empty after `graves` graves were dug: nothing in it is of those.
@@ -124,27 +172,19 @@ impl Mlx5Poller {
 impl CompletionQueue for Mlx5Poller {
     #[inline]
     fn poll(&mut self, out: &mut [IbvWc]) -> Result<usize, PollCompletionError> {
+        if let Some(e) = self.dead {
+            return Err(e);
+        }
         let graves = self.shared.graves();
         let mut n = 0;
-        for wc in &mut *out {
+        for wc in out.iter_mut() {
             match self.take(wc) {
-                Ok(true) => n += 1,
-                Ok(false) => break,
-                Err(e) => {
-                    self.dead = Some(e);
-                    break;
-                }
+                Taken::Entry => n += 1,
+                Taken::Nothing => return Ok(self.drained(n, graves)),
+                Taken::Broken => return self.broken(n),
             }
         }
-        if n > 0 {
-            self.release();
-        }
-        match self.dead {
-            // What was read before the broken entry is not lost.
-            Some(e) if n == 0 => return Err(e),
-            None if n < out.len() && graves != self.buried => self.bury(graves),
-            _ => {}
-        }
+        self.release();
         Ok(n)
     }
 

@@ -171,7 +171,10 @@ impl Rings {
         if found.sq.stride as usize != wqe::BLOCK {
             return Err(refuse(format!("a send queue in strides of {} bytes, not 64", found.sq.stride)));
         }
-        if found.rq.wqe_cnt < config.max_recv_wr || !found.rq.stride.is_multiple_of(16) {
+        let (slots_fit, stride) = (found.rq.wqe_cnt >= config.max_recv_wr, found.rq.stride);
+        let ring = found.rq.wqe_cnt == 0 || found.rq.wqe_cnt.is_power_of_two();
+        let room = config.max_recv_wr == 0 || stride / 16 >= config.max_recv_sge;
+        if !(slots_fit && ring && room && stride.is_multiple_of(16)) {
             let (count, stride) = (found.rq.wqe_cnt, found.rq.stride);
             return Err(refuse(format!(
                 "{} receives asked for, got {count} of {stride} bytes",
@@ -251,7 +254,11 @@ impl IbvQueuePair for Mlx5QueuePair {
 
     fn enter_error(&mut self) -> Result<(), Error> {
         let at_init = rc::attr_at_init(&self.config, self.access);
-        self.qp()?.fail(at_init)
+        self.qp()?.fail(at_init)?;
+        // From RESET it went through INIT: receives that waited flush, and later ones do too.
+        self.initialised = true;
+        self.publish_receives();
+        Ok(())
     }
 
     #[inline]
@@ -308,16 +315,28 @@ impl Mlx5QueuePair {
 }
 
 impl Drop for Mlx5QueuePair {
-    /// To RESET, after which the device writes no completion of it, and into the graves of its queues.
+    /// To RESET, after which the device writes no completion of it, and into the graves of its queues; a
+    /// queue pair that never had a request goes at once.
     fn drop(&mut self) {
         let Some(mut device) = self.device.take() else { return };
-        let quiet = device.reset();
-        let grave = Arc::new(Grave { slots: self.slots.clone(), _device: device });
-        if !quiet {
-            // The device may go on writing: the number must never be anybody else's.
-            std::mem::forget(grave.clone());
+        if !device.home.is_here() {
+            // The parent's; another thread of it may have held the queues' locks when this child was made.
+            std::mem::forget(device);
+            return;
+        }
+        if !device.reset() {
+            // The device may go on writing: its entries still have to find the slots, and the number must
+            // never be anybody else's.
+            std::mem::forget(device);
+            return;
         }
         let [send, recv] = &self.queues;
+        if self.send.positions().rung == 0 && self.recv.total() == 0 {
+            send.0.leave(&self.slots);
+            recv.0.leave(&self.slots);
+            return;
+        }
+        let grave = Arc::new(Grave { slots: self.slots.clone(), _device: device });
         if !Arc::ptr_eq(&send.0, &recv.0) {
             recv.0.dig(grave.clone());
         }
@@ -326,10 +345,10 @@ impl Drop for Mlx5QueuePair {
 }
 
 impl Device {
-    /// Whether the device has been told to forget the queue pair. Not asked of the parent's in a child.
+    /// Whether the device has been told to forget the queue pair.
     fn reset(&mut self) -> bool {
         let mut attr =
             sys::ibv_qp_attr { qp_state: sys::ibv_qp_state(QpState::RESET.0), ..Default::default() };
-        self.home.is_here() && self.qp.modify(&mut attr, rc::QpAttrMask::STATE).is_ok()
+        self.qp.modify(&mut attr, rc::QpAttrMask::STATE).is_ok()
     }
 }

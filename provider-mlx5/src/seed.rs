@@ -249,7 +249,9 @@ impl QueuePair for IbvQueuePair {
         self.qp.attributes()
     }
     fn enter_error(&mut self) -> Result<(), Error> {
-        self.qp.enter_error()
+        self.qp.enter_error()?;
+        self.state.received(self.qp.receives(), true);
+        Ok(())
     }
     fn enqueue(&mut self, wr: &WorkRequest<'_>) -> Result<(), PostError> {
         self.qp.enqueue(wr)?;

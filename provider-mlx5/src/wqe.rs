@@ -63,10 +63,9 @@ pub const fn inline_segments(len: usize) -> u32 {
 /// Segments of the longest request that a queue pair with these limits takes.
 pub const fn longest(max_sge: u32, max_inline: u32) -> u32 {
     let inline = if max_inline == 0 { 0 } else { inline_segments(max_inline as usize) };
-    let data = if max_sge > inline { max_sge } else { inline };
-    // Control, remote address, and of what follows the longer: atomic operands with one data segment,
-    // or data.
-    2 + if data > 2 { data } else { 2 }
+    // Control, remote address, and of what follows the longest: an atomic's operands and ranges, or inline
+    // data.
+    2 + if max_sge + 1 > inline { max_sge + 1 } else { inline }
 }
 
 /// Basic blocks that hold `segments`.
@@ -164,10 +163,14 @@ fn words(bytes: [u8; 16]) -> Segment {
     [word(0), word(8)]
 }
 
-/// A receive WQE of `stride` segments: the ranges, then, where they are fewer than the stride, the key
+/// A receive WQE of `stride` segments: the ranges, cut off where no message reaches, then, where they are fewer than the stride, the key
 /// that ends the list (rdma-core `mlx5_post_recv`).
 pub fn encode_recv(wr: &RecvRequest<'_>, stride: u32, sink: &mut impl Sink) {
-    wr.local.iter().for_each(|view| sink.segment(data_of(view)));
+    // A count of 2^31 and more would lose its top bit, or mean something else.
+    const MOST: usize = i32::MAX as usize;
+    for view in wr.local {
+        sink.segment(data(view.addr(), view.len().min(MOST), view.lkey()));
+    }
     if (wr.local.len() as u32) < stride {
         sink.segment(data(0, 0, sys::MLX5_INVALID_LKEY));
     }
@@ -250,7 +253,7 @@ mod tests {
     #[test]
     fn the_longest_wqe_counts_atomics_and_inline() {
         assert_eq!(longest(1, 0), 4, "an atomic");
-        assert_eq!(longest(4, 0), 6);
+        assert_eq!(longest(4, 0), 7, "an atomic into four ranges");
         assert_eq!(longest(1, 64), 2 + 5);
         assert_eq!((blocks(4), blocks(5)), (1, 2));
     }
