@@ -131,12 +131,15 @@ impl Fabric {
 
     /// Shows every request and every completion to `tap` from now on, instead of to an earlier one.
     pub fn set_tap(&self, tap: impl Tap + 'static) {
-        self.lock().tap = Some(Box::new(tap));
+        // The old one drops outside the lock: it may own what takes it.
+        let old = self.lock().tap.replace(Box::new(tap));
+        drop(old);
     }
 
     /// Takes the tap off.
     pub fn clear_tap(&self) {
-        self.lock().tap = None;
+        let old = self.lock().tap.take();
+        drop(old);
     }
 
     /// The configuration it was made with.

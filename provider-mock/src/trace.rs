@@ -39,7 +39,7 @@ pub(crate) struct Trace {
 
 impl Trace {
     pub fn new(keep: usize) -> Self {
-        Self { events: VecDeque::with_capacity(keep), keep, forgotten: 0 }
+        Self { events: VecDeque::with_capacity(keep.min(1 << 16)), keep, forgotten: 0 }
     }
 
     pub fn note(&mut self, now: u64, who: Who, what: What) {
