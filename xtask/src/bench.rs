@@ -1,12 +1,16 @@
 //! `cargo xtask bench`: the mock's benches by the clock, and the safe handle's cost by the instruction,
 //! which alone is a test because it alone is the same on every machine.
 
+mod mlx5;
+
 use crate::sh::{Result, cargo, debian_packages, output, program, root, run};
 
-const USAGE: &str = "usage: cargo xtask bench [--instructions]
+const USAGE: &str = "usage: cargo xtask bench [--instructions [--json]]
 
 Runs the benches of provider-mock, then counts the instructions that the safe handle spends on a request and
-on a completion, above the provider's own (needs valgrind). --instructions does only the latter.";
+on a completion, above the provider's own, and what provider-mlx5 and libmlx5 spend on whole operations on the same
+software device (needs valgrind, and rdma-core for the latter). --instructions does only the counting; with --json it
+prints the whole operations alone, as rows of {\"op\", \"ours\", \"peer\", \"theirs\", \"ratio\"}.";
 
 /// What the safe handle may spend, in instructions: a request in a batch of 16, a completion in a poll
 /// of 16, both by static dispatch.
@@ -17,6 +21,10 @@ pub(crate) fn run_bench(args: &[String]) -> Result<()> {
     match args {
         [] => clock()?,
         [flag] if flag == "--instructions" => {}
+        [flag, json] if flag == "--instructions" && json == "--json" => {
+            debian_packages(&["valgrind"])?;
+            return mlx5::count(true);
+        }
         [flag] if flag == "--help" || flag == "-h" => {
             println!("{USAGE}");
             return Ok(());
@@ -24,7 +32,8 @@ pub(crate) fn run_bench(args: &[String]) -> Result<()> {
         _ => return Err(USAGE.into()),
     }
     debian_packages(&["valgrind"])?;
-    cost()
+    cost()?;
+    mlx5::count(false)
 }
 
 fn clock() -> Result<()> {
