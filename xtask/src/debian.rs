@@ -70,6 +70,12 @@ impl Archive {
         Ok(versions(&out, "Sources"))
     }
 
+    /// The names of the packages that one version of a binary package depends on.
+    pub fn depends(&self, package: &str, version: &Version) -> Result<Vec<String>> {
+        let out = output(self.apt("apt-cache").args(["show", &format!("{package}={}", version.full)]))?;
+        Ok(depends(&out))
+    }
+
     /// Downloads one version of a binary package and unpacks it over `into`, unless that was done before.
     pub fn unpack(&self, package: &str, architecture: &str, version: &Version, into: &Path) -> Result<()> {
         let stamp =
@@ -233,6 +239,13 @@ fn versions(madison: &str, index: &str) -> Vec<Version> {
     found
 }
 
+/// Reads the `Depends:` line of `apt-cache show`: `name (= version) | other, name`.
+fn depends(show: &str) -> Vec<String> {
+    let line = show.lines().find_map(|line| line.strip_prefix("Depends:")).unwrap_or_default();
+    let name = |clause: &str| clause.split_whitespace().next().map(str::to_owned);
+    line.split([',', '|']).filter_map(name).collect()
+}
+
 fn output(command: &mut Command) -> Result<String> {
     let out = command.output().map_err(|error| format!("run {:?}: {error}", command.get_program()))?;
     if !out.status.success() {
@@ -274,6 +287,13 @@ mod tests {
         let found = versions(text, "amd64 Packages");
         assert_eq!(found.iter().map(Version::upstream).collect::<Vec<_>>(), ["56.1", "65.0"]);
         assert_eq!(found[1].suite, "sid");
+    }
+
+    #[test]
+    fn dependencies_lose_their_versions() {
+        let show = "Package: p\nDepends: a (= 1) | b, c\nSuggests: d\n";
+        assert_eq!(depends(show), ["a", "b", "c"]);
+        assert!(depends("Package: p\n").is_empty());
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod softnic;
 mod suite;
 mod test;
 mod tidy;
+mod vm;
 
 use std::process::ExitCode;
 
@@ -29,6 +30,7 @@ const HELP: &str = "usage: cargo xtask COMMAND [ARGUMENTS]
   tidy          dependency arrows, unsafe files, file sizes, words
   bench         benches, and what the safe handle costs in instructions
   softnic       run a command on software RDMA devices: softnic [OPTION]... -- COMMAND...
+  vm            run a command, or the suite, on a real kernel's Soft-RoCE in QEMU
   rdma-core     build a newer rdma-core than the system's, beside it
   bindgen       write ibv-sys's bindings anew from rdma-core's headers
   abi           compare ibv-sys's layouts with installed headers
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
         "new-provider" => new_provider::run(args),
         "test" => test::run(args),
         "tidy" => tidy::run(args),
+        "vm" => vm::run(args),
         "help" | "--help" | "-h" => {
             println!("{HELP}");
             Ok(())

@@ -1,0 +1,125 @@
+//! `cargo xtask vm`: commands on a real kernel's Soft-RoCE, in a virtual machine. What a machine is made of
+//! is in `vm/`; what the suite and the transfer do is theirs.
+
+mod conformance;
+mod initramfs;
+mod kernel;
+mod machine;
+mod pair;
+
+use crate::sh::{Result, debian_packages, output, program};
+use kernel::Kernel;
+use machine::{Accelerator, Ended, Guest};
+use std::{process::exit, time::Duration};
+
+const USAGE: &str = "usage: cargo xtask vm [OPTION]... -- COMMAND [ARGUMENT]...
+       cargo xtask vm [OPTION]... conformance [--json] [ARGUMENT OF THE SUITE]...
+       cargo xtask vm [OPTION]... pair
+
+Boots Debian's generic kernel in QEMU with this machine's own tree, read-only below a layer in memory, makes
+the Soft-RoCE device rxe0, and runs COMMAND there as root; ends with its exit status. Nothing is installed on
+the host but QEMU and the tools it takes (where it is Debian and you are root). No KVM is needed.
+
+conformance runs the suite for the provider `verbs` on rxe0: by both dispatches, none failed and at least 70
+passed by each, unless ARGUMENTs choose cases.
+
+pair boots two machines, joined by a wire, and moves 16 MB from one to the other with `ibv transfer`.
+
+  --suite SUITE     the Debian suite of the kernel (default bookworm)
+  --seconds N       how long the command may take (default 300)
+
+Times in a guest say nothing: only results count. Logs are kept in target/vm/logs.";
+
+const PACKAGES: [&str; 8] = [
+    "busybox-static",
+    "coreutils",
+    "ibverbs-providers",
+    "iproute2",
+    "kmod",
+    "libibverbs1",
+    "qemu-system-x86",
+    "xz-utils",
+];
+
+#[derive(Debug, PartialEq, Eq)]
+struct Options {
+    suite: String,
+    limit: Duration,
+    /// A word of ours and its arguments, or `--` and a command.
+    rest: Vec<String>,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &[String]) -> Result<()> {
+    if args.first().is_none_or(|a| a == "--help" || a == "-h") {
+        println!("{USAGE}");
+        return Ok(());
+    }
+    let options = parse(args)?;
+    match options.rest.split_first() {
+        Some((word, command)) if word == "--" && !command.is_empty() => {
+            let lab = Lab::open(&options)?;
+            let ended = lab.run("command", command, true)?;
+            exit(i32::from(ended.code))
+        }
+        Some((word, rest)) if word == "conformance" => conformance::run_suite(&Lab::open(&options)?, rest),
+        Some((word, [])) if word == "pair" => pair::run_pair(&Lab::open(&options)?),
+        Some((word, _)) if word != "--" => Err(format!("no command {word}\n\n{USAGE}").into()),
+        _ => Err(format!("no command to run\n\n{USAGE}").into()),
+    }
+}
+
+fn parse(args: &[String]) -> Result<Options> {
+    let mut options = Options { suite: "bookworm".into(), limit: Duration::from_secs(300), rest: Vec::new() };
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value\n\n{USAGE}"));
+        match arg.as_str() {
+            "--suite" => options.suite.clone_from(value()?),
+            "--seconds" => {
+                let seconds = value()?;
+                let number = seconds.parse().map_err(|_| format!("--seconds {seconds}: must be a number"))?;
+                options.limit = Duration::from_secs(number);
+            }
+            _ => {
+                options.rest = [arg].into_iter().chain(args).cloned().collect();
+                break;
+            }
+        }
+    }
+    Ok(options)
+}
+
+/// What every guest needs, made once.
+struct Lab {
+    kernel: Kernel,
+    accelerator: Accelerator,
+    limit: Duration,
+}
+
+impl Lab {
+    /// Fails where no guest can run here, and says why.
+    fn open(options: &Options) -> Result<Self> {
+        let machine = output(&mut program("uname", ["-m"]))?;
+        if machine.trim() != "x86_64" {
+            return Err(
+                format!("guests run this machine's programs on x86_64; it is {}", machine.trim()).into()
+            );
+        }
+        debian_packages(&PACKAGES)?;
+        machine::qemu_is_recent()?;
+        let kernel = Kernel::of(&options.suite)?;
+        let accelerator = Accelerator::best(&kernel)?;
+        eprintln!("vm: kernel {}, {accelerator:?}", kernel.release);
+        Ok(Self { kernel, accelerator, limit: options.limit })
+    }
+
+    fn guest(&self, name: &str, command: &[String]) -> Guest {
+        let (name, command) = (name.into(), command.to_vec());
+        Guest { name, command, limit: self.limit, wire: None, aloud: false }
+    }
+
+    fn run(&self, name: &str, command: &[String], aloud: bool) -> Result<Ended> {
+        Guest { aloud, ..self.guest(name, command) }.boot(&self.kernel, self.accelerator)?.wait()
+    }
+}
