@@ -7,13 +7,15 @@
 
 use ibv_core::{
     Caps, Error, ErrorKind, IbvConfig,
-    verbs::{Cq, Pd, Qp},
+    verbs::{Context, Cq, Pd, Qp, missing},
 };
 use ibv_sys::{
     IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, IBV_QP_EX_WITH_RDMA_READ,
     IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND,
-    IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QPT_RC, ibv_qp,
-    ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+    IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QPT_RC,
+    LoadError, MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE, MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS, Mlx5dv,
+    ibv_qp, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, mlx5dv_context,
+    mlx5dv_qp_init_attr,
 };
 use std::{io, ptr::NonNull, sync::Arc};
 
@@ -79,9 +81,12 @@ pub(crate) fn create(
     send_cq: &Arc<Cq>,
     recv_cq: &Arc<Cq>,
 ) -> Result<Created, Error> {
-    let (made, is_extended) = match extended(pd, shape, send_cq, recv_cq) {
-        Err(errno) if lacks_extended(errno) => (plain(pd, shape, send_cq, recv_cq), false),
-        made => (made, true),
+    let (made, is_extended) = match libmlx5(pd.context())? {
+        Some(dv) => (without_scatter(dv, pd, shape, send_cq, recv_cq), true),
+        None => match extended(pd, shape, send_cq, recv_cq) {
+            Err(errno) if lacks_extended(errno) => (plain(pd, shape, send_cq, recv_cq), false),
+            made => (made, true),
+        },
     };
     let (raw, cap) = made.map_err(|errno| refused(pd, &shape.cap, errno))?;
     // SAFETY: just created on these objects, and nobody else has it.
@@ -104,8 +109,43 @@ fn made(raw: *mut ibv_qp) -> Result<NonNull<ibv_qp>, i32> {
     NonNull::new(raw).ok_or_else(|| io::Error::last_os_error().raw_os_error().unwrap_or(0))
 }
 
-fn extended(pd: &Pd, shape: Shape, send_cq: &Cq, recv_cq: &Cq) -> Made {
-    let mut attr = ibv_qp_init_attr_ex {
+/// libmlx5's own functions, where the device is libmlx5's.
+///
+/// # Errors
+/// Another copy of libmlx5 was loaded than the one that drives the device.
+fn libmlx5(context: &Context) -> Result<Option<&'static Mlx5dv>, Error> {
+    const VENDORS: [u32; 2] = [0x15b3, 0x02c9];
+    if !VENDORS.contains(&context.attr().orig_attr.vendor_id) {
+        return Ok(None);
+    }
+    let dv = match ibv_sys::mlx5dv() {
+        Ok(dv) => &**dv,
+        // An older device of the same vendor, on a host without libmlx5.
+        Err(LoadError::LibraryNotFound { .. }) => return Ok(None),
+        Err(e) => return Err(missing(e)),
+    };
+    let mut attr = mlx5dv_context::default();
+    // SAFETY: the context is open and the struct writable.
+    let theirs = unsafe { dv.mlx5dv_query_device(context.as_ptr(), &mut attr) } == 0;
+    Ok(theirs.then_some(dv))
+}
+
+/// As `extended`, and without scatter to CQE: there the *poller* copies a small receive to the address
+/// that the receive named, which safe code may have deregistered and freed by then.
+fn without_scatter(dv: &Mlx5dv, pd: &Pd, shape: Shape, send_cq: &Cq, recv_cq: &Cq) -> Made {
+    let mut attr = extended_attr(pd, shape, send_cq, recv_cq);
+    let mut mlx5 = mlx5dv_qp_init_attr {
+        comp_mask: u64::from(MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS),
+        create_flags: MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE,
+        ..mlx5dv_qp_init_attr::default()
+    };
+    // SAFETY: all objects are alive, and both structs are valid for the call.
+    let raw = made(unsafe { dv.mlx5dv_create_qp(pd.context().as_ptr(), &mut attr, &mut mlx5) })?;
+    Ok((raw, attr.cap))
+}
+
+fn extended_attr(pd: &Pd, shape: Shape, send_cq: &Cq, recv_cq: &Cq) -> ibv_qp_init_attr_ex {
+    ibv_qp_init_attr_ex {
         send_cq: send_cq.as_ptr(),
         recv_cq: recv_cq.as_ptr(),
         cap: shape.cap,
@@ -114,7 +154,11 @@ fn extended(pd: &Pd, shape: Shape, send_cq: &Cq, recv_cq: &Cq) -> Made {
         pd: pd.as_ptr(),
         send_ops_flags: shape.send_ops(),
         ..ibv_qp_init_attr_ex::default()
-    };
+    }
+}
+
+fn extended(pd: &Pd, shape: Shape, send_cq: &Cq, recv_cq: &Cq) -> Made {
+    let mut attr = extended_attr(pd, shape, send_cq, recv_cq);
     let context = pd.context();
     // SAFETY: all objects are alive, and the attributes are valid for the call.
     let raw = made(unsafe { context.verbs().ibv_create_qp_ex(context.as_ptr(), &mut attr) })?;

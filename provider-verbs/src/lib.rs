@@ -114,9 +114,15 @@ impl Provider for VerbsProvider {
     }
 }
 
-/// By transport alone: it says whether queue pairs connect through `ibv_modify_qp`.
+/// By transport, which says whether queue pairs connect through `ibv_modify_qp`; and not where the
+/// library writes to a receive's memory when polled.
 fn claim(device: &Device) -> Claim {
     let name = &device.name;
+    if device.dir.driver().is_some_and(|driver| driver.starts_with("hns")) {
+        return Claim::No(format!(
+            "{name} is driven by libhns, whose poll copies small receives to where they were posted, even to freed memory"
+        ));
+    }
     match device.transport {
         IBV_TRANSPORT_IB => {
             Claim::Yes(format!("{name} speaks the InfiniBand transport, which plain verbs connect"))

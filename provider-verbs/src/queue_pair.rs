@@ -118,11 +118,6 @@ impl VerbsQueuePair {
         self.half_posted
     }
 
-    /// The verbs object, for what only verbs offer.
-    pub fn qp(&mut self) -> &mut Qp {
-        &mut self.qp
-    }
-
     fn config(&self) -> &IbvConfig {
         self.core.config()
     }

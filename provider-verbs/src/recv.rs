@@ -47,8 +47,9 @@ impl EarlyReceives {
 }
 
 fn range(view: &IbvMemoryRegionView<'_>) -> ibv_sge {
-    // A range longer than 4 GiB is cut off; no message is that long.
-    let length = u32::try_from(view.len()).unwrap_or(u32::MAX);
+    // A range longer than 2^31 - 1 bytes is cut off; no message is longer than 2^31.
+    const MOST: usize = i32::MAX as usize;
+    let length = view.len().min(MOST) as u32;
     ibv_sge { addr: view.addr(), length, lkey: view.lkey() }
 }
 
