@@ -173,7 +173,7 @@ fn listing() -> Result<(), String> {
         {
             return Err(format!("{} chose {:?} ({why})", device.name, info.gid));
         }
-        println!("{}: GID {:?}, {why}", device.name, info.gid);
+        eprintln!("{}: GID {:?}, {why}", device.name, info.gid);
     }
     if devices.len() == expected.len() { Ok(()) } else { Err(format!("{} devices", devices.len())) }
 }
