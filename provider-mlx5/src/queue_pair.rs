@@ -172,9 +172,10 @@ impl Rings {
             return Err(refuse(format!("a send queue in strides of {} bytes, not 64", found.sq.stride)));
         }
         let (slots_fit, stride) = (found.rq.wqe_cnt >= config.max_recv_wr, found.rq.stride);
-        let ring = found.rq.wqe_cnt == 0 || found.rq.wqe_cnt.is_power_of_two();
+        // Without receives there is no stride to speak of.
+        let ring = found.rq.wqe_cnt == 0 || found.rq.wqe_cnt.is_power_of_two() && stride.is_multiple_of(16);
         let room = config.max_recv_wr == 0 || stride / 16 >= config.max_recv_sge;
-        if !(slots_fit && ring && room && stride.is_multiple_of(16)) {
+        if !(slots_fit && ring && room) {
             let (count, stride) = (found.rq.wqe_cnt, found.rq.stride);
             return Err(refuse(format!(
                 "{} receives asked for, got {count} of {stride} bytes",

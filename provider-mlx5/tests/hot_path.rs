@@ -1,0 +1,75 @@
+//! Posting, ringing, polling and arming allocate nothing, by either dispatch.
+#![allow(unsafe_code)]
+
+mod common;
+
+use common::{domain_as, nic};
+use ibv_core::{AnyDomain, IbvConfig, IbvDomainImpl, IbvWc, Op, Payload, Request};
+use provider_mlx5::Mlx5Domain;
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    cell::Cell,
+};
+
+struct Counting;
+thread_local!(static COUNT: Cell<usize> = const { Cell::new(0) });
+
+// SAFETY: forwards to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        COUNT.with(|c| c.set(c.get() + 1));
+        // SAFETY: forwarded contract.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: forwarded contract.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Allocations of ten rounds, after one that may.
+fn allocations<D: IbvDomainImpl>(wrap: impl FnOnce(Mlx5Domain) -> D) -> usize {
+    let mut nic = nic();
+    let d = domain_as(wrap);
+    let cq = d.create_cq_with_channel(256).unwrap();
+    let mut config = IbvConfig::default();
+    (config.max_send_sge, config.max_inline) = (4, 64);
+    let mut qp = d.create_queue_pair(config, &cq, &cq).unwrap();
+    let me = qp.get_qp_info().unwrap();
+    let mut qp = qp.connect(&me).map_err(|(_, e)| e).unwrap();
+    let (mr, mut poller) = (d.alloc(256).unwrap(), cq.poller().unwrap());
+    let parts = [mr.view().slice(0, 8).unwrap(), mr.view().slice(64, 24).unwrap()];
+    let inline = Request::new(Op::Write, mr.remote(), Payload::Inline(&[7; 64]));
+    let (mut wcs, mut counted) = ([IbvWc::default(); 64], 0);
+    for round in 0..11 {
+        let before = COUNT.get();
+        (0..4).for_each(|_| drop(qp.post_recv(&[mr.view()]).unwrap()));
+        let mut batch = qp.batch();
+        for _ in 0..4 {
+            let _ids = batch.put(mr.remote(), mr.view()).unwrap();
+            let _ids = batch.get(mr.view(), mr.remote()).unwrap();
+            let _ids = batch.push(&Request::send(&parts)).unwrap();
+            let _ids = batch.push(&inline).unwrap();
+        }
+        batch.ring().unwrap();
+        poller.arm(false).unwrap();
+        let posted = COUNT.get() - before;
+        nic.run();
+        let before = COUNT.get();
+        let mut seen = poller.poll(&mut wcs).unwrap();
+        seen += poller.poll(&mut wcs).unwrap();
+        let polled = COUNT.get() - before;
+        assert_eq!(seen, 20);
+        counted += if round == 0 { 0 } else { posted + polled };
+    }
+    counted
+}
+
+#[test]
+fn the_hot_path_allocates_nothing() {
+    assert_eq!(allocations(|d| d), 0);
+    assert_eq!(allocations(AnyDomain::new), 0);
+}
