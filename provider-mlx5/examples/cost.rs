@@ -112,7 +112,7 @@ impl<D: IbvDomainImpl> Client for Ours<D> {
     #[inline]
     fn post_one(&mut self, put: Put) {
         let (remote, local) = views(put);
-        self.qp.put(remote, local).expect("room");
+        let _ids = self.qp.put(remote, local).expect("room");
     }
     #[inline]
     fn post_batch16(&mut self, put: Put) {
@@ -265,11 +265,11 @@ impl Wr {
     fn post(&mut self, put: Put, n: usize) {
         // SAFETY: a live queue pair, created for these calls.
         unsafe {
-            sys::ibv_wr_start(self.1);
+            let _ = sys::ibv_wr_start(self.1);
             for _ in 0..n {
                 ((*self.1).wr_id, (*self.1).wr_flags) = (1, sys::IBV_SEND_SIGNALED);
-                sys::ibv_wr_rdma_write(self.1, put.rkey, put.remote);
-                sys::ibv_wr_set_sge(self.1, put.lkey, put.local, 8);
+                let _ = sys::ibv_wr_rdma_write(self.1, put.rkey, put.remote);
+                let _ = sys::ibv_wr_set_sge(self.1, put.lkey, put.local, 8);
             }
             assert_eq!(sys::ibv_wr_complete(self.1), 0);
         }
