@@ -26,7 +26,7 @@ passed by each, unless ARGUMENTs choose cases.
 pair boots two machines, joined by a wire, and moves 16 MB from one to the other with `ibv transfer`.
 
   --suite SUITE     the Debian suite of the kernel (default bookworm)
-  --seconds N       how long the command may take (default 300)
+  --seconds N       how long the command may take (default 300; the suite 1800)
 
 Times in a guest say nothing: only results count. Logs are kept in target/vm/logs.";
 
@@ -41,10 +41,15 @@ const PACKAGES: [&str; 8] = [
     "xz-utils",
 ];
 
+/// How long a command may take.
+const LIMIT: Duration = Duration::from_secs(300);
+/// How long the whole suite may take, under emulation on a busy host.
+const SUITE_LIMIT: Duration = Duration::from_secs(1800);
+
 #[derive(Debug, PartialEq, Eq)]
 struct Options {
     suite: String,
-    limit: Duration,
+    limit: Option<Duration>,
     /// A word of ours and its arguments, or `--` and a command.
     rest: Vec<String>,
 }
@@ -58,19 +63,21 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     let options = parse(args)?;
     match options.rest.split_first() {
         Some((word, command)) if word == "--" && !command.is_empty() => {
-            let lab = Lab::open(&options)?;
+            let lab = Lab::open(&options, LIMIT)?;
             let ended = lab.run("command", command, true)?;
             exit(i32::from(ended.code))
         }
-        Some((word, rest)) if word == "conformance" => conformance::run_suite(&Lab::open(&options)?, rest),
-        Some((word, [])) if word == "pair" => pair::run_pair(&Lab::open(&options)?),
+        Some((word, rest)) if word == "conformance" => {
+            conformance::run_suite(&Lab::open(&options, SUITE_LIMIT)?, rest)
+        }
+        Some((word, [])) if word == "pair" => pair::run_pair(&Lab::open(&options, LIMIT)?),
         Some((word, _)) if word != "--" => Err(format!("no command {word}\n\n{USAGE}").into()),
         _ => Err(format!("no command to run\n\n{USAGE}").into()),
     }
 }
 
 fn parse(args: &[String]) -> Result<Options> {
-    let mut options = Options { suite: "bookworm".into(), limit: Duration::from_secs(300), rest: Vec::new() };
+    let mut options = Options { suite: "bookworm".into(), limit: None, rest: Vec::new() };
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value\n\n{USAGE}"));
@@ -79,7 +86,7 @@ fn parse(args: &[String]) -> Result<Options> {
             "--seconds" => {
                 let seconds = value()?;
                 let number = seconds.parse().map_err(|_| format!("--seconds {seconds}: must be a number"))?;
-                options.limit = Duration::from_secs(number);
+                options.limit = Some(Duration::from_secs(number));
             }
             _ => {
                 options.rest = [arg].into_iter().chain(args).cloned().collect();
@@ -99,7 +106,7 @@ struct Lab {
 
 impl Lab {
     /// Fails where no guest can run here, and says why.
-    fn open(options: &Options) -> Result<Self> {
+    fn open(options: &Options, patience: Duration) -> Result<Self> {
         let machine = output(&mut program("uname", ["-m"]))?;
         if machine.trim() != "x86_64" {
             return Err(
@@ -111,7 +118,7 @@ impl Lab {
         let kernel = Kernel::of(&options.suite)?;
         let accelerator = Accelerator::best(&kernel)?;
         eprintln!("vm: kernel {}, {accelerator:?}", kernel.release);
-        Ok(Self { kernel, accelerator, limit: options.limit })
+        Ok(Self { kernel, accelerator, limit: options.limit.unwrap_or(patience) })
     }
 
     fn guest(&self, name: &str, command: &[String]) -> Guest {
@@ -121,5 +128,28 @@ impl Lab {
 
     fn run(&self, name: &str, command: &[String], aloud: bool) -> Result<Ended> {
         Guest { aloud, ..self.guest(name, command) }.boot(&self.kernel, self.accelerator)?.wait()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Result<Options> {
+        parse(&line.split(' ').map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn options_end_where_the_command_begins() {
+        let options = words("--seconds 9 --suite trixie -- ls --seconds 3").unwrap();
+        assert_eq!((options.suite.as_str(), options.limit), ("trixie", Some(Duration::from_secs(9))));
+        assert_eq!(options.rest, ["--", "ls", "--seconds", "3"]);
+        assert_eq!(words("conformance --json").unwrap().rest, ["conformance", "--json"]);
+    }
+
+    #[test]
+    fn what_is_not_a_number_or_not_there_is_said() {
+        assert!(words("--seconds soon -- ls").unwrap_err().to_string().contains("soon"));
+        assert!(words("--suite").unwrap_err().to_string().contains("needs a value"));
     }
 }
