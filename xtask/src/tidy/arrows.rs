@@ -17,7 +17,7 @@ const USES: &[(&str, &[&str])] = &[
     ("conformance", &["ibv-core", "provider-mock"]),
     ("mutants", &["conformance", "ibv-core", "provider-mock"]),
     ("softnic", &["ibv-core", "provider-mock"]),
-    ("ibv-tools", &["conformance", "ibv"]),
+    ("ibv-tools", &["conformance", "ibv", "ibv-sys"]),
     ("xtask", &[]),
 ];
 
