@@ -4,6 +4,9 @@
 //! Clients: `static` and `dyn` are this crate through the safe API; `post_send` is libmlx5 by
 //! `ibv_post_send` and `ibv_poll_cq`, `wr` by `ibv_wr_*` and an extended completion queue.
 #![allow(unsafe_code)]
+//! # Safety
+//! Libmlx5's side is raw verbs on objects that live to the end of the process, posted to and polled by one
+//! thread.
 
 use ibv_core::{
     Access, AnyDomain, Connected, IbvConfig, IbvDomain, IbvDomainImpl, IbvMemoryRegion, IbvMemoryRegionView,
