@@ -236,3 +236,25 @@ fn errors_have_words() {
     assert_eq!(text(RDMAXCEL_QUEUE_FULL), "[RdmaXcel] the queue is full");
     assert_eq!(text(77), "[RdmaXcel] unknown error");
 }
+
+/// On a GPU: a fence before the record, one before the register, one behind it.
+#[cfg(feature = "cuda")]
+#[test]
+fn a_kernel_rings_with_a_fence_before_record_and_register() {
+    let Some(ptx) = ptx() else {
+        eprintln!("skipped: there was no nvcc when this was built; set NVCC");
+        return;
+    };
+    let start = ptx.find(".entry rdmaxcel_cu_ring").expect("the kernel");
+    let body = &ptx[start..start + ptx[start..].find("\n}").expect("its end")];
+    let steps: Vec<&str> = body
+        .lines()
+        .filter_map(|line| match line.split_whitespace().next()? {
+            "membar.sys;" => Some("fence"),
+            store if store.starts_with("st.volatile") => Some(if store.ends_with("u32") { "4" } else { "8" }),
+            _ => None,
+        })
+        .collect();
+    let want = ["fence", "4", "fence", "8", "fence"];
+    assert!(steps.windows(5).any(|five| five == want), "{steps:?}");
+}
