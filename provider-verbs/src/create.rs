@@ -83,6 +83,9 @@ pub(crate) fn create(
 ) -> Result<Created, Error> {
     let (made, is_extended) = match libmlx5(pd.context())? {
         Some(dv) => (without_scatter(dv, pd, shape, send_cq, recv_cq), true),
+        None if misbuilds(pd.context().attr().orig_attr.vendor_id) => {
+            (plain(pd, shape, send_cq, recv_cq), false)
+        }
         None => match extended(pd, shape, send_cq, recv_cq) {
             Err(errno) if lacks_extended(errno) => (plain(pd, shape, send_cq, recv_cq), false),
             made => (made, true),
@@ -94,6 +97,13 @@ pub(crate) fn create(
     check_cap(&shape.cap, &cap)?;
     let ex = if is_extended { builders(&qp, shape) } else { None };
     Ok(Created { qp, ex, cap })
+}
+
+/// librxe's builders take a list's first length for all of them (rdma-core's pull request 1744) and leave out
+/// the flag for inline bytes, which the kernel then takes for ranges. Its lists are right.
+pub(crate) fn misbuilds(vendor_id: u32) -> bool {
+    // RXE_VENDOR_ID of drivers/infiniband/sw/rxe/rxe_param.h.
+    vendor_id == 0x00ff_ffff
 }
 
 /// The ways of saying "not here". EINVAL is an older provider's answer to a flag it does not know; where

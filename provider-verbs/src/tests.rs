@@ -454,3 +454,10 @@ proptest! {
         prop_assert_eq!(sends.concat().len(), built);
     }
 }
+
+#[test]
+fn soft_roce_is_posted_lists() {
+    assert!(crate::create::misbuilds(0x00ff_ffff));
+    // ConnectX, and siw, whose builders are its own business.
+    assert!(![0x15b3, 0x0062_6d74, 0x1234].into_iter().any(crate::create::misbuilds));
+}
