@@ -4,7 +4,7 @@
 use crate::{
     new_provider, pair, sanitizers,
     sh::{Result, cargo, debian_packages, nightly, program, root, run, succeeds, target},
-    suite, tidy,
+    suite, tidy, vm,
 };
 
 use std::{env, fs, path::Path};
@@ -69,6 +69,11 @@ pub(crate) const LANES: &[Lane] = &[
     ),
     maintainers("cost", "instructions a request and a completion cost", cost),
     maintainers("deny", "licences, duplicates and sources of dependencies", deny),
+    maintainers(
+        "vm",
+        "the suite, and a file between two hosts, on a real kernel's Soft-RoCE in QEMU",
+        vm::lane,
+    ),
 ];
 
 /// Everything that needs no vendor library to build.

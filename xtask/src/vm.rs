@@ -7,7 +7,10 @@ mod kernel;
 mod machine;
 mod pair;
 
-use crate::sh::{Result, debian_packages, output, program};
+use crate::{
+    lanes::Ran,
+    sh::{Result, debian_packages, output, program},
+};
 use kernel::Kernel;
 use machine::{Accelerator, Ended, Guest};
 use std::{process::exit, time::Duration};
@@ -74,6 +77,17 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         Some((word, _)) if word != "--" => Err(format!("no command {word}\n\n{USAGE}").into()),
         _ => Err(format!("no command to run\n\n{USAGE}").into()),
     }
+}
+
+/// The lane: the suite, then a file between two guests.
+pub(crate) fn lane() -> Result<Ran> {
+    let lab = match Lab::open(&parse(&[])?, SUITE_LIMIT) {
+        Ok(lab) => lab,
+        Err(why) => return Ok(Ran::Not(why.to_string())),
+    };
+    conformance::run_suite(&lab, &[])?;
+    pair::run_pair(&lab)?;
+    Ok(Ran::Passed)
 }
 
 fn parse(args: &[String]) -> Result<Options> {

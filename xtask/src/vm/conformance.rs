@@ -10,7 +10,7 @@ use std::fs;
 const ENOUGH: u64 = 70;
 const DISPATCHES: [&str; 2] = ["static", "dyn"];
 /// For one wait, seconds: under emulation, on a host that has other things to do.
-const PATIENCE: &str = "60";
+const PATIENCE: &str = "30";
 
 pub(super) fn run_suite(lab: &Lab, args: &[String]) -> Result<()> {
     run(&mut cargo(["build", "--quiet", "--package", "ibv-tools"]))?;
