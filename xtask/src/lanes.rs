@@ -48,7 +48,12 @@ pub(crate) const LANES: &[Lane] = &[
     everybody("clippy", "no lint, in any target", clippy),
     everybody("test", "unit and integration tests, all features", test),
     everybody("doctest", "examples in documentation and README", doctest),
-    everybody("bare", "the core and the mock without features and without a C compiler", bare),
+    everybody(
+        "bare",
+        "builds with no C compiler, and with nothing of RDMA installed; asks for devices there",
+        bare,
+    ),
+    everybody("abi", "bindings and inline functions against C, for each rdma-core in Debian", abi),
     everybody("doc", "documentation builds without a warning", doc),
     everybody("conformance", "the suite over every provider built in", conformance),
     everybody("mutants", "the suite catches every broken provider", mutants),
@@ -59,6 +64,13 @@ pub(crate) const LANES: &[Lane] = &[
         out_of_tree,
     ),
     everybody("loom", "every interleaving of credits and completion queues", loom),
+    maintainers("bindgen", "the committed bindings are what the newest headers give", bindgen),
+    maintainers("oracle", "layouts against the rdma-sys crate", oracle),
+    maintainers(
+        "rdma-core",
+        "unmodified tools and the suite on a newer rdma-core than the system's",
+        newer_rdma_core,
+    ),
     maintainers("miri", "no undefined behaviour in the core and the mock", sanitizers::miri),
     maintainers("asan", "no bad access in the core and the mock, AddressSanitizer", sanitizers::asan),
     maintainers("tsan", "no data race in the core and the mock, ThreadSanitizer", sanitizers::tsan),
@@ -145,7 +157,34 @@ fn bare() -> Result<Ran> {
     // What must not compile was shown in the lane `test`, at length.
     let nextest_run = ["nextest", "run", "-E", "not binary(compile_fail)"];
     let runner: &[&str] = if nextest() { &nextest_run } else { &["test", "--tests"] };
-    done(run(cargo(runner).args(["--package", "ibv-core", "--no-default-features"])))
+    run(cargo(runner).args(["--package", "ibv-core", "--no-default-features"]))?;
+    crate::abi::run(&["--bare".into()])?;
+    // The whole workspace needs a C compiler, and nothing else.
+    let mut hidden = program("bash", ["xtask/scripts/bare.sh", "--with-cc", "cargo", "build", "--workspace"]);
+    done(run(hidden.current_dir(root()).args(["--features", FEATURES])))
+}
+
+fn abi() -> Result<Ran> {
+    debian_packages(&["gcc", "libc6-dev"])?;
+    done(crate::abi::run(&[]))
+}
+
+fn bindgen() -> Result<Ran> {
+    done(crate::bindgen::run(&["--check".into()]).map_err(|e| e.to_string().into()))
+}
+
+fn oracle() -> Result<Ran> {
+    done(crate::abi::run(&["--oracle".into()]))
+}
+
+/// Builds it once; the tests find it in the build folder.
+fn newer_rdma_core() -> Result<Ran> {
+    debian_packages(&TESTS_NEED)?;
+    if let Err(why) = crate::rdma_core::run(&[]) {
+        return Ok(Ran::Not(format!("no newer rdma-core to be had: {why}")));
+    }
+    let tools = ["test", "--package", "softnic", "--test", "tools"];
+    done(run(cargo(tools).env("IBV_REQUIRE", "softnic-tools")))
 }
 
 fn conformance() -> Result<Ran> {
