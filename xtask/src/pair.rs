@@ -3,10 +3,10 @@
 
 use crate::{
     lanes::Ran,
-    sh::{Result, cargo, debian_packages, run, target},
+    sh::{Result, cargo, debian_packages, run, target, this_program},
 };
 use std::{
-    env, fs,
+    fs,
     io::{BufRead, BufReader, Read},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -45,14 +45,14 @@ pub(crate) fn lane() -> Result<Ran> {
 /// A file of ours that is long enough for many requests: this program.
 fn source(folder: &Path) -> Result<PathBuf> {
     let path = folder.join("source.bin");
-    fs::copy(env::current_exe()?, &path)?;
+    fs::copy(this_program()?, &path)?;
     Ok(path)
 }
 
 fn transfer(link: &str, receiver: (&str, &Path), sender: (&str, &Path)) -> Result<()> {
     let session = format!("xtask-pair-{}", std::process::id());
     let end = |(provider, file): (&str, &Path), role: [&str; 2]| {
-        let mut command = Command::new(env::current_exe()?);
+        let mut command = Command::new(this_program()?);
         command.args(["softnic", "--link", link, "--session", &session, "--"]);
         command.arg(target().join("debug/ibv")).arg("transfer").arg(file).args(role);
         command.args(["--provider", provider, "--chunk", "64K"]).stdin(Stdio::null());

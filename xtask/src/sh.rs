@@ -45,6 +45,17 @@ pub(crate) fn program<S: AsRef<OsStr>>(name: &str, args: impl IntoIterator<Item 
     command
 }
 
+/// This program's own file. A build that a lane runs may have put a new one in its place, of which Linux
+/// says so in the old one's name.
+pub(crate) fn this_program() -> Result<PathBuf> {
+    Ok(in_place(env::current_exe()?))
+}
+
+fn in_place(path: PathBuf) -> PathBuf {
+    let replaced = path.to_str().and_then(|p| p.strip_suffix(" (deleted)")).map(PathBuf::from);
+    replaced.unwrap_or(path)
+}
+
 /// Says what is run and runs it.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     eprintln!("$ {}", shown(command));
@@ -117,5 +128,11 @@ mod tests {
     #[test]
     fn the_root_holds_the_workspace() {
         assert!(root().join("Cargo.toml").is_file() && root().join("xtask").is_dir());
+    }
+
+    #[test]
+    fn a_program_that_was_built_anew_meanwhile_is_found_in_its_place() {
+        assert_eq!(in_place("/t/debug/xtask (deleted)".into()), Path::new("/t/debug/xtask"));
+        assert_eq!(in_place("/t/debug/xtask".into()), Path::new("/t/debug/xtask"));
     }
 }
