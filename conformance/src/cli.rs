@@ -95,7 +95,7 @@ struct Cli {
     #[arg(long, value_name = "SEED", default_value_t = 1)]
     seed: u64,
     /// Longest single wait, seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     deadline: u64,
     /// Lists the cases with their groups, and runs none.
     #[arg(long)]
@@ -138,14 +138,17 @@ pub fn run(args: impl IntoIterator<Item = String>, fixtures: &[&dyn DynFixture])
 /// The number of failed cases.
 fn carry_out(cli: &Cli, fixtures: &[&dyn DynFixture]) -> Result<usize, String> {
     if cli.list {
-        harness::list().iter().for_each(|(name, group)| println!("{group:<14} {name}"));
-        return Ok(0);
+        let lines = harness::list().into_iter().map(|(name, group)| format!("{group:<14} {name}\n"));
+        return print(&lines.collect::<String>()).map(|()| 0);
     }
     let chosen = chosen(cli, fixtures)?;
     if let Some(address) = &cli.listen {
         return listen(address, &chosen).map(|()| 0);
     }
     let options = options(cli)?;
+    if let Some(none) = cli.case.iter().find(|filter| !names_a_case(filter)) {
+        return Err(format!("no case has {none} in its name, and no group is called so; see --list"));
+    }
     let mut report = Report::default();
     for fixture in one_of_each(cli, &chosen) {
         let mut one = fixture.run(&options);
@@ -213,8 +216,18 @@ fn deliver(cli: &Cli, report: &Report) -> Result<(), String> {
     if let Some(path) = &cli.junit {
         fs::write(path, report.to_junit()).map_err(|e| format!("write {}: {e}", path.display()))?;
     }
-    let text = if cli.json { report.to_json() + "\n" } else { report.to_string() };
-    // A reader that hung up has seen enough.
-    let _ = io::stdout().write_all(text.as_bytes());
-    Ok(())
+    print(&if cli.json { report.to_json() + "\n" } else { report.to_string() })
+}
+
+/// A reader that hung up has seen enough; any other way of not getting through is an error.
+fn print(text: &str) -> Result<(), String> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(format!("write the report: {e}")),
+        _ => Ok(()),
+    }
+}
+
+fn names_a_case(filter: &str) -> bool {
+    harness::list().iter().any(|(name, group)| name.contains(filter) || *group == filter)
 }

@@ -28,9 +28,6 @@ pub enum Failure {
         /// The operating system's reason.
         source: io::Error,
     },
-    /// At least one conformance case failed, or a required provider has no device.
-    #[error("{0}")]
-    NotConformant(String),
     /// `ibv doctor` found nothing that can be used; what it found is on standard output.
     #[error("no RDMA device of that machine can be used: {0} error(s), listed above with what to do")]
     Unusable(usize),
@@ -158,12 +155,11 @@ pub enum Failure {
 
 impl Failure {
     /// Every exit code and what it says, in order.
-    pub const CODES: [(u8, &str); 23] = [
+    pub const CODES: [(u8, &str); 22] = [
         (0, "success"),
-        (1, "the library, a device or the operating system failed"),
+        (1, "the library, a device, the operating system or a conformance case failed"),
         (2, "wrong usage"),
         (3, "no device, or no provider of that name"),
-        (4, "a conformance case failed, or a required device is missing"),
         (5, "doctor: no device can be used; what to do is printed"),
         (10, "the file does not exist"),
         (11, "the file can not be read"),
@@ -189,7 +185,6 @@ impl Failure {
         match self {
             Self::Rdma(e) if e.kind() == ErrorKind::NoDevice => 3,
             Self::Rdma(_) | Self::Post(_) | Self::Poll(_) | Self::WorkRequest(_) | Self::Io { .. } => 1,
-            Self::NotConformant(_) => 4,
             Self::Unusable(_) => 5,
             Self::Missing(_) => 10,
             Self::Unreadable { .. } => 11,
@@ -230,7 +225,6 @@ mod tests {
         vec![
             ibv::Error::new(ErrorKind::Verb, "x", "y").into(),
             ibv::Error::new(ErrorKind::NoDevice, "x", "y").into(),
-            Failure::NotConformant("x".into()),
             Failure::Unusable(1),
             Failure::NotASnapshot { path: path.clone(), why: "x".into() },
             Failure::SnapshotVersion { path: path.clone(), theirs: 2, ours: 1 },

@@ -84,7 +84,8 @@ fn name_of(kind: FileType) -> &'static str {
     }
 }
 
-/// Where received bytes go: first to an unnamed place beside the destination, then, all at once, to it.
+/// Where received bytes go: first to a hidden file beside the destination, then, all at once, to it. A
+/// process that is killed in between leaves the hidden file.
 #[derive(Debug)]
 pub(crate) struct Destination {
     path: PathBuf,
@@ -94,17 +95,28 @@ pub(crate) struct Destination {
 impl Destination {
     /// Fails now, not after the transfer, where the file could not be created.
     pub(crate) fn create(path: &Path) -> Result<Self, Failure> {
-        if fs::metadata(path).is_ok_and(|m| m.is_dir()) {
-            return Err(Failure::NotAFile { path: path.into(), what: "a directory" });
-        }
+        let (path, mode) = match fs::metadata(path) {
+            Ok(there) if !there.is_file() => {
+                let what = name_of(there.file_type());
+                return Err(Failure::NotAFile { path: path.into(), what });
+            }
+            // What a link names is replaced, not the link; and who may read it stays who may read it.
+            Ok(there) => (fs::canonicalize(path).unwrap_or(path.into()), there.permissions().mode() & 0o777),
+            Err(_) => (path.into(), 0o666),
+        };
+        let kept = fs::metadata(&path).is_ok();
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         // As `File::create` would: the process's mask takes its bits away.
         let temp = tempfile::Builder::new()
             .prefix(".ibv-transfer-")
-            .permissions(Permissions::from_mode(0o666))
+            .permissions(Permissions::from_mode(mode))
             .tempfile_in(folder)
-            .map_err(|source| Failure::Unwritable { path: path.into(), source })?;
-        Ok(Self { path: path.into(), temp })
+            .map_err(|e| unwritable(&path, e))?;
+        if kept {
+            // The mask has no say about a file that was there.
+            let _ = temp.as_file().set_permissions(Permissions::from_mode(mode));
+        }
+        Ok(Self { path, temp })
     }
 
     /// Writes all of `region` beside the destination, down to the disk.
@@ -156,4 +168,39 @@ fn for_pieces<I: IbvDomainImpl>(
         at += n;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{os::unix::fs::symlink, process::Command};
+
+    #[test]
+    fn only_regular_files_are_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        for (path, kind) in [
+            (pipe.as_path(), "a named pipe"),
+            (dir.path(), "a directory"),
+            (Path::new("/dev/null"), "a device"),
+        ] {
+            let refused = Destination::create(path).unwrap_err();
+            assert!(matches!(refused, Failure::NotAFile { what, .. } if what == kind), "{refused}");
+        }
+        assert!(fs::metadata(&pipe).unwrap().file_type().is_fifo());
+    }
+
+    #[test]
+    fn a_link_stays_one_and_its_file_keeps_who_may_read_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, link) = (dir.path().join("file"), dir.path().join("link"));
+        fs::write(&file, "old").unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
+        symlink(&file, &link).unwrap();
+        Destination::create(&link).unwrap().keep().unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read(&file).unwrap(), b"");
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    }
 }

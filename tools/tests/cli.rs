@@ -247,3 +247,20 @@ fn conformance_passes_arguments_on_and_prints_json_alone() {
     let unknown = ibv().args(["conformance", "--provider", "nosuch"]).output().unwrap();
     assert_eq!(unknown.status.code(), Some(2));
 }
+
+#[test]
+fn a_suite_of_no_case_or_with_nowhere_to_report_is_no_success() {
+    let suite = |args: &[&str]| {
+        let mut command = ibv();
+        command.args(["conformance", "--provider", "mock"]).args(args);
+        command
+    };
+    let typo = suite(&["--case", "no_such_case"]).output().unwrap();
+    assert_eq!(typo.status.code(), Some(2));
+    assert!(String::from_utf8(typo.stderr).unwrap().contains("no_such_case"));
+    suite(&["--deadline", "18446744073709551615"]).assert().code(2);
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin("ibv"));
+    command.args(["conformance", "--provider", "mock", "--case", "put_of_no_bytes", "--json"]);
+    assert_eq!(command.stdout(full).status().unwrap().code(), Some(2));
+}

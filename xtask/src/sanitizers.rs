@@ -74,9 +74,14 @@ pub(crate) fn valgrind() -> Result<Ran> {
         return Ok(Ran::Not(why.to_string()));
     }
     for test in test_programs()? {
-        let options = ["--quiet", "--error-exitcode=9", "--leak-check=no"];
+        let options = ["--quiet", "--error-exitcode=9", "--leak-check=no", "--fair-sched=yes"];
         let mut command = program("valgrind", options);
-        run(command.arg(test).args(["--test-threads=1", "--quiet"]).env(FEW_CASES.0, FEW_CASES.1))?;
+        // It runs one thread at a time, so a test of two that wait for each other outlasts its deadline;
+        // those are AddressSanitizer's.
+        run(command
+            .arg(test)
+            .args(["--test-threads=1", "--quiet", "--skip", "thread"])
+            .env(FEW_CASES.0, FEW_CASES.1))?;
     }
     Ok(Ran::Passed)
 }

@@ -46,7 +46,12 @@ pub(crate) fn run(args: &[String]) -> sh::Result<()> {
         command.env("PATH", format!("{}:{path}", build.join("bin").display()));
     }
     let status = command.status().map_err(|e| format!("run {}: {e}", options.command[0]))?;
-    if status.success() { Ok(()) } else { Err(format!("{}: {status}", options.command[0]).into()) }
+    match status.code() {
+        Some(0) => Ok(()),
+        // The command's own answer is this one's, as `env` and `nice` do it.
+        Some(code) => std::process::exit(code),
+        None => Err(format!("{}: {status}", options.command[0]).into()),
+    }
 }
 
 /// Builds the preloaded library; gives its path.
