@@ -6,12 +6,9 @@
 
 use crate::wqe::{self, Segment, Sink};
 use ibv_core::{RecvRequest, WorkRequest};
-use std::{
-    array,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
 };
 
 /// 64 bytes of a ring. Atomics because the device may be a thread of this process; relaxed ones, which
@@ -140,11 +137,6 @@ impl SendRing {
     pub fn positions(&self) -> Positions {
         Positions { next: self.next, rung: self.rung, last: self.last }
     }
-
-    /// Starts over: the queue pair is in RESET and its records are zero.
-    pub fn reset(&mut self) {
-        (self.next, self.rung, self.last) = (0, 0, 0);
-    }
 }
 
 /// A send queue's counters, in basic blocks.
@@ -227,11 +219,6 @@ impl RecvRing {
     pub fn count(&self) -> u16 {
         self.next as u16
     }
-
-    /// Starts over.
-    pub fn reset(&mut self) {
-        self.next = 0;
-    }
 }
 
 /// 16 bytes of a receive queue.
@@ -250,9 +237,4 @@ impl Sink for Linear<'_> {
         }
         self.segment += 1;
     }
-}
-
-/// Memory for tests and inspection tools: `blocks` basic blocks of zeroes.
-pub fn zeroed(blocks: usize) -> Vec<Block> {
-    (0..blocks).map(|_| array::from_fn(|_| AtomicU64::new(0))).collect()
 }

@@ -95,16 +95,17 @@ pub(crate) struct Destination {
 impl Destination {
     /// Fails now, not after the transfer, where the file could not be created.
     pub(crate) fn create(path: &Path) -> Result<Self, Failure> {
-        let (path, mode) = match fs::metadata(path) {
+        let (path, mode, kept) = match fs::metadata(path) {
             Ok(there) if !there.is_file() => {
                 let what = name_of(there.file_type());
                 return Err(Failure::NotAFile { path: path.into(), what });
             }
             // What a link names is replaced, not the link; and who may read it stays who may read it.
-            Ok(there) => (fs::canonicalize(path).unwrap_or(path.into()), there.permissions().mode() & 0o777),
-            Err(_) => (path.into(), 0o666),
+            Ok(there) => {
+                (fs::canonicalize(path).unwrap_or(path.into()), there.permissions().mode() & 0o777, true)
+            }
+            Err(_) => (path.into(), 0o666, false),
         };
-        let kept = fs::metadata(&path).is_ok();
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         // As `File::create` would: the process's mask takes its bits away.
         let temp = tempfile::Builder::new()
