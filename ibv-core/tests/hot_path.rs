@@ -1,31 +1,9 @@
 //! Posting, ringing, dropping and polling do not allocate, by either dispatch.
-#![allow(unsafe_code)]
-//! # Safety
-//! The counting allocator forwards every call to the system's, unchanged.
+
+mod counting;
 mod ring;
+use counting::allocated;
 use ibv_core::*;
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    cell::Cell,
-};
-
-struct Counting;
-thread_local!(static COUNT: Cell<usize> = const { Cell::new(0) });
-
-// SAFETY: forwards to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, l: Layout) -> *mut u8 {
-        COUNT.with(|c| c.set(c.get() + 1));
-        // SAFETY: forwarded contract.
-        unsafe { System.alloc(l) }
-    }
-    unsafe fn dealloc(&self, p: *mut u8, l: Layout) {
-        // SAFETY: forwarded contract.
-        unsafe { System.dealloc(p, l) }
-    }
-}
-#[global_allocator]
-static ALLOC: Counting = Counting;
 
 const ROUNDS: usize = 1000;
 
@@ -49,9 +27,9 @@ fn allocations<D: IbvDomainImpl>(
     let mut qp = ring::looped(&d, &cq, config());
     let (mr, mut poller) = (d.alloc(4096).unwrap(), cq.poller().unwrap());
     round(&mut qp, &mut poller, &mr);
-    let before = COUNT.get();
+    let before = allocated();
     (0..ROUNDS).for_each(|_| round(&mut qp, &mut poller, &mr));
-    COUNT.get() - before
+    allocated() - before
 }
 
 /// The same test over both dispatches.

@@ -1,34 +1,13 @@
 //! Posting, ringing, polling and arming allocate nothing, by either dispatch.
-#![allow(unsafe_code)]
 
 mod common;
+#[path = "../../ibv-core/tests/counting/mod.rs"]
+mod counting;
 
 use common::{domain_as, nic};
+use counting::allocated;
 use ibv_core::{AnyDomain, IbvConfig, IbvDomainImpl, IbvWc, Op, Payload, Request};
 use provider_mlx5::Mlx5Domain;
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    cell::Cell,
-};
-
-struct Counting;
-thread_local!(static COUNT: Cell<usize> = const { Cell::new(0) });
-
-// SAFETY: forwards to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        COUNT.with(|c| c.set(c.get() + 1));
-        // SAFETY: forwarded contract.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: forwarded contract.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// Allocations of ten rounds, after one that may.
 fn allocations<D: IbvDomainImpl>(wrap: impl FnOnce(Mlx5Domain) -> D) -> usize {
@@ -45,7 +24,7 @@ fn allocations<D: IbvDomainImpl>(wrap: impl FnOnce(Mlx5Domain) -> D) -> usize {
     let inline = Request::new(Op::Write, mr.remote(), Payload::Inline(&[7; 64]));
     let (mut wcs, mut counted) = ([IbvWc::default(); 64], 0);
     for round in 0..11 {
-        let before = COUNT.get();
+        let before = allocated();
         (0..4).for_each(|_| assert!(qp.post_recv(&[mr.view()]).is_ok()));
         let mut batch = qp.batch();
         for _ in 0..4 {
@@ -56,12 +35,12 @@ fn allocations<D: IbvDomainImpl>(wrap: impl FnOnce(Mlx5Domain) -> D) -> usize {
         }
         batch.ring().unwrap();
         poller.arm(false).unwrap();
-        let posted = COUNT.get() - before;
+        let posted = allocated() - before;
         nic.run();
-        let before = COUNT.get();
+        let before = allocated();
         let mut seen = poller.poll(&mut wcs).unwrap();
         seen += poller.poll(&mut wcs).unwrap();
-        let polled = COUNT.get() - before;
+        let polled = allocated() - before;
         assert_eq!(seen, 20);
         counted += if round == 0 { 0 } else { posted + polled };
     }

@@ -1,29 +1,11 @@
 //! Posting, ringing, polling and the fabric's own work allocate nothing, by either dispatch and on either
 //! schedule.
-#![allow(unsafe_code)]
+
+#[path = "../../ibv-core/tests/counting/mod.rs"]
+mod counting;
+use counting::allocated;
 use ibv_core::*;
 use provider_mock::*;
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    cell::Cell,
-};
-
-struct Counting;
-thread_local!(static COUNT: Cell<usize> = const { Cell::new(0) });
-// SAFETY: forwards to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, l: Layout) -> *mut u8 {
-        COUNT.with(|c| c.set(c.get() + 1));
-        // SAFETY: forwarded contract.
-        unsafe { System.alloc(l) }
-    }
-    unsafe fn dealloc(&self, p: *mut u8, l: Layout) {
-        // SAFETY: forwarded contract.
-        unsafe { System.dealloc(p, l) }
-    }
-}
-#[global_allocator]
-static ALLOC: Counting = Counting;
 
 fn allocations<D: IbvDomainImpl>(
     fabric: &Fabric,
@@ -67,9 +49,9 @@ fn allocations<D: IbvDomainImpl>(
     };
     // The first rounds fill the trace and meet the route.
     (0..2).for_each(|_| round());
-    let before = COUNT.get();
+    let before = allocated();
     (0..rounds).for_each(|_| round());
-    COUNT.get() - before
+    allocated() - before
 }
 
 #[test]
@@ -83,7 +65,7 @@ fn posting_ringing_working_and_polling_do_not_allocate() {
 
 #[test]
 fn the_counter_counts() {
-    let before = COUNT.get();
+    let before = allocated();
     drop(std::hint::black_box(Box::new(1)));
-    assert_eq!(COUNT.get() - before, 1);
+    assert_eq!(allocated() - before, 1);
 }

@@ -1,39 +1,13 @@
 //! The hot path allocates nothing: building, ringing, posting receives and polling, through the real
 //! library over the software device. Without the library it is skipped, and says so.
-#![allow(unsafe_code)]
-//! # Safety
-//! The allocator forwards to the system's.
 
+#[path = "../../ibv-core/tests/counting/mod.rs"]
+mod counting;
+use counting::allocated;
 use ibv_core::{Connected, Error, IbvConfig, IbvDomain, IbvWc, Op, Payload, Provider, Request};
 use provider_verbs::{VerbsProvider, VerbsQueuePair};
 use softnic::{Config, Softnic};
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    cell::Cell,
-    time::{Duration, Instant},
-};
-
-thread_local! {
-    static COUNT: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: forwards to the system's allocator; counting touches a thread-local without a destructor.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        COUNT.set(COUNT.get() + 1);
-        // SAFETY: forwarded contract.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: forwarded contract.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
+use std::time::{Duration, Instant};
 
 #[test]
 fn posting_and_polling_allocate_nothing() {
@@ -52,7 +26,7 @@ fn posting_and_polling_allocate_nothing() {
     let mut poller = cq.poller().unwrap();
     let region = domain.alloc(4096).unwrap();
     let round = |qp: &mut Connected<VerbsQueuePair>| {
-        let before = COUNT.get();
+        let before = allocated();
         qp.post_recv(&[region.view()]).unwrap();
         let mut batch = qp.batch();
         for _ in 0..8 {
@@ -63,10 +37,10 @@ fn posting_and_polling_allocate_nothing() {
         let _ids = batch.push(&Request::new(Op::Write, region.remote(), Payload::Inline(b"inline"))).unwrap();
         batch.ring().unwrap();
         let _ids = qp.put_with_imm(region.remote(), region.view(), 7).unwrap();
-        COUNT.get() - before
+        allocated() - before
     };
     let mut drain = |n: usize| {
-        let (before, mut got, give_up) = (COUNT.get(), 0, Instant::now() + Duration::from_secs(20));
+        let (before, mut got, give_up) = (allocated(), 0, Instant::now() + Duration::from_secs(20));
         let mut wcs = [IbvWc::default(); 8];
         while got < n {
             let polled = poller.poll(&mut wcs).unwrap();
@@ -75,7 +49,7 @@ fn posting_and_polling_allocate_nothing() {
             assert!(Instant::now() < give_up, "waited for {n} completions, {got} came");
             std::thread::yield_now();
         }
-        COUNT.get() - before
+        allocated() - before
     };
     // The first round meets the queue pair's route and whatever the library sets up lazily.
     round(&mut qp);
