@@ -11,6 +11,7 @@ use crate::mlx5::Engine;
 use crate::mlx5::qp::async_event;
 use crate::uverbs::Errno;
 use crate::uverbs::abi::AsyncEvent;
+use crate::uverbs::ah::AddressHandle;
 use crate::uverbs::context::Context;
 
 /// The software machine.
@@ -23,6 +24,8 @@ pub struct Host {
     pub(crate) contexts: BTreeMap<u32, Context>,
     /// Protection domains and the contexts that they belong to.
     pub(crate) domains: BTreeMap<u32, u32>,
+    /// Address handles by their numbers.
+    pub(crate) addresses: BTreeMap<u32, AddressHandle>,
     descriptors: BTreeMap<RawFd, u32>,
     next_context: u32,
 }
@@ -37,6 +40,7 @@ impl Host {
             engine,
             contexts: BTreeMap::new(),
             domains: BTreeMap::new(),
+            addresses: BTreeMap::new(),
             descriptors: BTreeMap::new(),
             next_context: 1,
         }
@@ -79,6 +83,7 @@ impl Host {
         }
         self.engine.shared.regions.remove_context(id);
         self.domains.retain(|_, context| *context != id);
+        self.addresses.retain(|_, handle| handle.context != id);
         self.contexts.remove(&id);
     }
 

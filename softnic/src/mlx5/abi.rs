@@ -43,6 +43,7 @@ abi! {
         bfreg_index: u32, ece_options: u32, comp_mask: u32, tirn: u32, tisn: u32, rqn: u32, sqn: u32, reserved1: u32,
         tir_icm_addr: u64,
     }
+    CreateAhResp = 16 { response_length: u32, dmac: [u8; 6], reserved: [u8; 6] }
     ModifyQpResp = 16 { response_length: u32, dctn: u32, ece_options: u32, reserved: u32 }
 }
 

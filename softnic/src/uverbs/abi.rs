@@ -116,6 +116,8 @@ abi! {
         sgid_index: u8, hop_limit: u8, traffic_class: u8, grh_reserved: u8, dlid: u16, sl: u8, src_path_bits: u8,
         static_rate: u8, is_global: u8, port_num: u8, attr_reserved: u8,
     }
+    CreateAhResp = 4 { ah_handle: u32 }
+    DestroyAh = 4 { ah_handle: u32 }
 }
 
 /// Command numbers of the `write` interface (`enum ib_uverbs_write_cmds`).
@@ -125,6 +127,8 @@ pub mod cmd {
     pub const QUERY_PORT: u32 = 2;
     pub const ALLOC_PD: u32 = 3;
     pub const DEALLOC_PD: u32 = 4;
+    pub const CREATE_AH: u32 = 5;
+    pub const DESTROY_AH: u32 = 8;
     pub const REG_MR: u32 = 9;
     pub const DEREG_MR: u32 = 13;
     pub const CREATE_COMP_CHANNEL: u32 = 17;
@@ -144,6 +148,7 @@ pub mod ioctl {
     pub const OBJECT_PD: u16 = 1;
     pub const OBJECT_CQ: u16 = 3;
     pub const OBJECT_QP: u16 = 4;
+    pub const OBJECT_AH: u16 = 6;
     pub const OBJECT_MR: u16 = 7;
     pub const OBJECT_ASYNC_EVENT: u16 = 16;
     /// `UVERBS_ATTR_UHW_IN`: the driver's own input.

@@ -25,6 +25,8 @@ fn core_sizes(command: u32) -> Option<(usize, usize)> {
         cmd::QUERY_PORT => sizes::<abi::QueryPort, abi::QueryPortResp>(),
         cmd::ALLOC_PD => sizes::<u64, abi::AllocPdResp>(),
         cmd::DEALLOC_PD => sizes::<abi::DeallocPd, ()>(),
+        cmd::CREATE_AH => sizes::<abi::CreateAh, abi::CreateAhResp>(),
+        cmd::DESTROY_AH => sizes::<abi::DestroyAh, ()>(),
         cmd::REG_MR => sizes::<abi::RegMr, abi::RegMrResp>(),
         cmd::DEREG_MR => sizes::<abi::DeregMr, ()>(),
         cmd::CREATE_COMP_CHANNEL => sizes::<u64, abi::CreateCompChannelResp>(),
@@ -78,6 +80,8 @@ impl Host {
             }
             cmd::ALLOC_PD => self.alloc_pd_call(context, call),
             cmd::DEALLOC_PD => self.dealloc_pd(context, call.input::<abi::DeallocPd>().pd_handle),
+            cmd::CREATE_AH => self.create_ah(context, call),
+            cmd::DESTROY_AH => self.destroy_ah(context, call.input::<abi::DestroyAh>().ah_handle),
             cmd::REG_MR => self.reg_mr_call(context, call),
             cmd::DEREG_MR => self.dereg_mr(context, call.input::<abi::DeregMr>().mr_handle),
             cmd::CREATE_COMP_CHANNEL => {

@@ -2,6 +2,7 @@
 //! `INVOKE_WRITE`, `write(2)`). How a program's calls reach this is in [`crate::preload`].
 
 pub mod abi;
+pub mod ah;
 pub mod call;
 pub mod context;
 pub mod invoke;

@@ -105,7 +105,9 @@ impl Host {
     /// Destroys a protection domain.
     pub fn dealloc_pd(&mut self, context: u32, pd: u32) -> Result<(), Errno> {
         self.check_pd(context, pd)?;
-        let used = self.engine.shared.regions.uses_domain(pd) || self.engine.qps.values().any(|q| q.pd == pd);
+        let used = self.engine.shared.regions.uses_domain(pd)
+            || self.engine.qps.values().any(|q| q.pd == pd)
+            || self.addresses.values().any(|a| a.pd == pd);
         if used {
             return Err(Errno::BUSY);
         }
@@ -113,7 +115,7 @@ impl Host {
         Ok(())
     }
 
-    fn check_pd(&self, context: u32, pd: u32) -> Result<(), Errno> {
+    pub(crate) fn check_pd(&self, context: u32, pd: u32) -> Result<(), Errno> {
         if self.domains.get(&pd) == Some(&context) { Ok(()) } else { Err(Errno::INVAL) }
     }
 
