@@ -37,7 +37,7 @@ pub(crate) mod need {
         )* };
     }
     present! { write read write_with_imm send send_with_imm atomics fence cq_channel }
-    true_fact! { completions_in_order messages_in_order bytes_in_order loopback rnr_retry }
+    true_fact! { solicited completions_in_order messages_in_order bytes_in_order loopback rnr_retry }
 
     pub(crate) fn several_send_ranges(caps: &Caps) -> Result<(), String> {
         one(caps.max_send_sge >= 2, "capability max_send_sge of at least 2")

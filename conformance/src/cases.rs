@@ -222,9 +222,9 @@ case_list! { $;
         armed_queue_tells_of_the_next_completion [write cq_channel];
         nothing_falls_between_arming_and_waiting [write cq_channel];
         unarmed_queue_tells_nothing [write cq_channel];
-        solicited_only_sleeps_through_the_rest [send cq_channel];
-        solicited_message_of_the_peer_wakes [send cq_channel];
-        failure_wakes_whoever_waits_for_solicited_ones [write cq_channel];
+        solicited_only_sleeps_through_the_rest [send cq_channel solicited];
+        solicited_message_of_the_peer_wakes [send cq_channel solicited];
+        failure_wakes_whoever_waits_for_solicited_ones [write cq_channel solicited];
         queue_without_a_channel_is_not_armed [];
     }
     ordering {
@@ -313,6 +313,7 @@ case_list! { $;
         send_is_as_advertised [];
         atomics_are_as_advertised [];
         fence_is_as_advertised [write];
+        solicited_events_are_as_advertised [send cq_channel];
         unsignaled_requests_are_as_advertised [write];
         inline_data_is_as_advertised [write];
         inline_get_is_refused [read];

@@ -65,6 +65,9 @@ pub struct Caps {
     pub dmabuf: Support,
     /// Completion channels: a queue can be armed and waited for.
     pub cq_channel: Support,
+    /// A queue can be armed for solicited completions only, and a request can raise one; without it both
+    /// are refused with `Unsupported`.
+    pub solicited: bool,
     /// Asynchronous events of device, port and queue pair.
     pub events: Support,
     /// Relaxed ordering of a region's writes, where asked for.
@@ -117,6 +120,7 @@ impl Caps {
             ("fence", self.fence.to_string()),
             ("dmabuf", self.dmabuf.to_string()),
             ("cq_channel", self.cq_channel.to_string()),
+            ("solicited", yes(self.solicited)),
             ("events", self.events.to_string()),
             ("relaxed_ordering", self.relaxed_ordering.to_string()),
             ("completions_in_order", yes(self.completions_in_order)),

@@ -205,8 +205,12 @@ impl<I: IbvDomainImpl> Poller<I> {
     /// then wait on [`channel`](Self::channel).
     ///
     /// # Errors
-    /// `NoChannel` where the queue was created without one.
+    /// `NoChannel` where the queue was created without one, `Unsupported` where `Caps::solicited` is not
+    /// offered and `solicited_only` asked for.
     pub fn arm(&mut self, solicited_only: bool) -> Result<(), PollCompletionError> {
+        if solicited_only && self.cq.config.channel && !self.cq.domain.imp.caps().solicited {
+            return Err(PollCompletionError::Unsupported);
+        }
         self.imp.as_mut().ok_or(PollCompletionError::Claimed)?.arm(solicited_only)
     }
 

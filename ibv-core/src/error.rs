@@ -202,7 +202,7 @@ pub enum PostError {
 /// The poll itself failed.
 ///
 /// After [`Corrupt`](Self::Corrupt) or [`Device`](Self::Device) every queue pair that reports to the
-/// queue is dead. The other three say that this caller may not poll, and harm nothing.
+/// queue is dead. The others say that this caller may not do that, and harm nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ThisError)]
 #[non_exhaustive]
 pub enum PollCompletionError {
@@ -225,6 +225,11 @@ pub enum PollCompletionError {
         "the completion queue has no completion channel; create it with IbvDomain::create_cq_with_channel"
     )]
     NoChannel,
+    /// The device arms for every completion alone.
+    #[error(
+        "the device can not be armed for solicited completions only; arm it for all, see Caps::solicited"
+    )]
+    Unsupported,
 }
 
 /// One work request completed unsuccessfully.

@@ -203,7 +203,8 @@ fn transfer_len(caps: &Caps, req: &Request<'_>) -> Result<usize, PostError> {
         }
     };
     let inline = matches!(req.local, Payload::Inline(_));
-    if !support.present() || inline && req.op.fills_local() || req.fence && !caps.fence.present() {
+    let flags = req.fence && !caps.fence.present() || req.solicited && !caps.solicited;
+    if !support.present() || inline && req.op.fills_local() || flags {
         return Err(PostError::Unsupported);
     }
     Ok(len)

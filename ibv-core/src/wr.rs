@@ -149,7 +149,7 @@ impl<'a> Request<'a> {
     }
 
     /// Raises a solicited event at the peer, if its queue is armed for those only. For sends and puts
-    /// with immediate.
+    /// with immediate, where `Caps::solicited` is offered.
     #[inline]
     pub const fn solicited(self) -> Self {
         Self { solicited: true, ..self }

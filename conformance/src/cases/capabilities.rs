@@ -2,7 +2,7 @@
 //! the one name `Unsupported`, whatever number the device has for it.
 
 use super::prelude::*;
-use ibv_core::{ErrorKind, IbvRemoteMemoryRegionView, Op, Payload, PostError, Request};
+use ibv_core::{ErrorKind, IbvRemoteMemoryRegionView, Op, Payload, PollCompletionError, PostError, Request};
 
 /// Posts `request` where it is not offered: refused by name, and nothing is posted.
 fn refused<D: IbvDomainImpl>(c: &Ctx<'_, D>, link: &mut Link<D>, what: &str, request: &Request<'_>) -> Done {
@@ -102,6 +102,22 @@ pub(crate) fn fence_is_as_advertised<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Do
     let ids = link.qp.post(&request).say("fenced put")?;
     c.finish(&mut link, ids)?;
     c.b.expect_pattern(dst, 5)
+}
+
+/// `Caps::solicited`: the flag of a request, and arming for those alone.
+pub(crate) fn solicited_events_are_as_advertised<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
+    let (mut link, src, dst) = (c.link_with_channel()?, c.patterned(32, 11)?, c.b.alloc(32)?);
+    let view = [src.view()];
+    let request = Request::send(&view).solicited();
+    if !c.caps().solicited {
+        let armed = link.poller.arm(true);
+        ensure_eq!(armed, Err(PollCompletionError::Unsupported), "arming for solicited completions only");
+        return refused(c, &mut link, "a solicited send", &request);
+    }
+    link.poller.arm(true).say("arm")?;
+    c.b.post_recv(link.peer, &[dst.whole()])?;
+    let ids = link.qp.post(&request).say("solicited send")?;
+    c.finish(&mut link, ids)
 }
 
 /// `Caps::completions_in_order`: only then may a request be unsignaled.

@@ -54,6 +54,7 @@ pub fn rc_caps(device: &ibv_device_attr, ports: &[ibv_port_attr], probed: &Probe
         fence: Support::Native,
         dmabuf: native(probed.dmabuf),
         cq_channel: native(probed.channels),
+        solicited: probed.channels,
         events: Support::Native,
         relaxed_ordering: native(probed.relaxed_ordering),
         completions_in_order: true,

@@ -40,7 +40,7 @@ impl Default for RingDomain {
             (Support::Native, Support::Native, Support::Native, Support::Native);
         (caps.write_with_imm, caps.atomics, caps.cq_channel) =
             (Support::Native, Support::Native, Support::Native);
-        (caps.completions_in_order, caps.messages_in_order) = (true, true);
+        (caps.solicited, caps.completions_in_order, caps.messages_in_order) = (true, true, true);
         (caps.max_msg_size, caps.max_send_size, caps.max_mr_size) = (1 << 30, 1 << 20, u64::MAX);
         (caps.max_send_sge, caps.max_recv_sge, caps.max_inline) = (4, 4, 32);
         (caps.max_send_wr, caps.max_recv_wr, caps.max_cqe) = (128, 64, SLOTS as u32);

@@ -97,7 +97,7 @@ impl FabricConfig {
         let mut caps = Caps::default();
         (caps.write, caps.read, caps.send, caps.send_with_imm) = (native, native, native, native);
         (caps.write_with_imm, caps.atomics, caps.fence) = (self.write_with_imm, self.atomics, native);
-        (caps.cq_channel, caps.events) = (native, native);
+        (caps.cq_channel, caps.solicited, caps.events) = (native, true, native);
         caps.completions_in_order = ordered;
         caps.messages_in_order = ordered;
         caps.bytes_in_order = ordered;
