@@ -82,7 +82,7 @@ impl Faults {
         if self.is_stopped(&packet.from) || self.is_stopped(&packet.to) {
             return None;
         }
-        let request = matches!(packet.body, Body::Request(_));
+        let request = !matches!(packet.body, Body::Reply(_));
         let lost = self.count(|f| match f {
             Fault::DropRequest { nth } if request => Some(nth),
             Fault::DropReply { nth } if !request => Some(nth),

@@ -48,7 +48,10 @@ impl Fabric {
     pub fn send(&mut self, packet: Packet, faults: &mut Faults, now: u64) {
         let (packet, delay) = match faults.on_packet(&packet) {
             Some(delay) => (packet, delay),
-            None => (packet.lost(), 0),
+            None => match packet.lost() {
+                Some(silence) => (silence, 0),
+                None => return,
+            },
         };
         let slot = packet.target >> INDEX_BITS;
         if slot == self.slot() {
@@ -60,13 +63,11 @@ impl Fabric {
 
     fn send_abroad(&mut self, slot: u32, packet: Packet, now: u64) {
         let sent = self.session.as_mut().is_some_and(|s| s.send(slot, &packet));
-        if !matches!(packet.body, Body::Request(_)) {
-            return;
-        }
+        let Some(silence) = packet.lost().filter(|_| matches!(packet.body, Body::Request(_))) else { return };
         if sent {
-            self.abroad.entry(slot).or_default().push(packet.lost());
+            self.abroad.entry(slot).or_default().push(silence);
         } else {
-            self.queue(packet.lost(), now);
+            self.queue(silence, now);
         }
     }
 

@@ -36,6 +36,41 @@ pub enum Body {
     Request(Request),
     /// Responder (or the fabric in its stead) to requester.
     Reply(Reply),
+    /// A request of an unreliable connection: nobody answers, and nobody is told if it is lost.
+    OneWay(Request),
+    /// A message of an unreliable datagram queue pair; as silent.
+    Datagram(Datagram),
+}
+
+/// A datagram.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Datagram {
+    /// The key that the target's queue pair must have.
+    pub qkey: u32,
+    /// Immediate data.
+    pub imm: Option<[u8; 4]>,
+    /// Whether the receiver's completion is solicited.
+    pub solicited: bool,
+    /// Service level.
+    pub sl: u8,
+    /// How it was routed, if it came with a global route.
+    pub route: Option<Route>,
+    /// Payload. Travels behind the encoded head.
+    #[serde(skip)]
+    pub data: Vec<u8>,
+}
+
+/// The fields of a global route header beyond the addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Route {
+    /// Traffic class.
+    pub traffic_class: u8,
+    /// Flow label, 20 bits.
+    pub flow_label: u32,
+    /// Hop limit.
+    pub hop_limit: u8,
+    /// Whether it travels in UDP (RoCE version 2).
+    pub udp: bool,
 }
 
 /// A request.
@@ -164,13 +199,15 @@ impl Packet {
         }
     }
 
-    /// What its requester is told if it is lost; for a lost reply, that is a packet to the same target.
-    pub fn lost(&self) -> Self {
+    /// What its requester is told if it is lost; for a lost reply, that is a packet to the same target. Nobody is told of
+    /// unreliable ones.
+    pub fn lost(&self) -> Option<Self> {
         match &self.body {
-            Body::Request(request) => self.answer(Reply::Silence { psn: request.psn }),
+            Body::Request(request) => Some(self.answer(Reply::Silence { psn: request.psn })),
             Body::Reply(reply) => {
-                Self { body: Body::Reply(Reply::Silence { psn: reply.psn() }), ..self.clone_head() }
+                Some(Self { body: Body::Reply(Reply::Silence { psn: reply.psn() }), ..self.clone_head() })
             }
+            Body::OneWay(_) | Body::Datagram(_) => None,
         }
     }
 
@@ -191,9 +228,10 @@ impl Packet {
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (mut packet, payload): (Self, &[u8]) = postcard::take_from_bytes(bytes).ok()?;
         match &mut packet.body {
-            Body::Request(Request { data, .. }) | Body::Reply(Reply::Data { data, .. }) => {
-                *data = payload.to_vec()
-            }
+            Body::Request(Request { data, .. })
+            | Body::OneWay(Request { data, .. })
+            | Body::Datagram(Datagram { data, .. })
+            | Body::Reply(Reply::Data { data, .. }) => *data = payload.to_vec(),
             Body::Reply(_) if payload.is_empty() => {}
             Body::Reply(_) => return None,
         }
@@ -202,7 +240,10 @@ impl Packet {
 
     fn payload(&self) -> &[u8] {
         match &self.body {
-            Body::Request(Request { data, .. }) | Body::Reply(Reply::Data { data, .. }) => data,
+            Body::Request(Request { data, .. })
+            | Body::OneWay(Request { data, .. })
+            | Body::Datagram(Datagram { data, .. })
+            | Body::Reply(Reply::Data { data, .. }) => data,
             Body::Reply(_) => &[],
         }
     }
@@ -224,13 +265,21 @@ mod tests {
     #[test]
     fn a_lost_packet_silences_its_requester_either_way() {
         let request = write(vec![]);
-        let silence = request.lost();
+        let silence = request.lost().unwrap();
         assert_eq!(
             (silence.target, &silence.body),
             (0x100, &Body::Reply(Reply::Silence { psn: Psn::new(5) }))
         );
         let reply = request.answer(Reply::Ack { psn: Psn::new(5) });
-        assert_eq!(reply.lost(), silence);
+        assert_eq!(reply.lost(), Some(silence));
+    }
+
+    #[test]
+    fn a_lost_unreliable_packet_silences_nobody() {
+        let Packet { body: Body::Request(request), .. } = write(vec![1]) else { unreachable!() };
+        let one_way = Packet { body: Body::OneWay(request), ..write(vec![]) };
+        assert_eq!(one_way.lost(), None);
+        assert_eq!(Packet::decode(&one_way.encode()), Some(one_way));
     }
 
     #[test]

@@ -47,6 +47,8 @@ pub struct Source {
     pub qpn: u32,
     /// Local identifier.
     pub lid: u16,
+    /// Service level.
+    pub sl: u8,
     /// Whether a global route header came along.
     pub global: bool,
 }
@@ -125,7 +127,7 @@ impl Cqe {
 }
 
 fn encode_response(b: &mut [u8; 64], len: u32, imm: [u8; 4], source: Source) {
-    let route = u32::from(source.global) << 28 | source.qpn & 0xff_ffff;
+    let route = u32::from(source.global) << 28 | u32::from(source.sl & 0xf) << 24 | source.qpn & 0xff_ffff;
     b[22..24].copy_from_slice(&source.lid.to_be_bytes());
     b[24..28].copy_from_slice(&route.to_be_bytes());
     b[36..40].copy_from_slice(&imm);
@@ -196,12 +198,12 @@ mod tests {
     #[test]
     fn each_arrival_has_its_code_and_immediate() {
         for (opcode, code) in [(Opcode::WriteImm, 1), (Opcode::Send, 2), (Opcode::SendImm, 3)] {
-            let source = Source { qpn: 0x42, lid: 0x0506, global: true };
+            let source = Source { qpn: 0x42, lid: 0x0506, sl: 3, global: true };
             let kind = Kind::Response { opcode, len: 8, imm: [9, 8, 7, 6], source, solicited: true };
             let b = cqe(kind).encode(false, 0);
             assert_eq!(b[63], code << 4 | 2);
             assert_eq!(b[36..40], [9, 8, 7, 6]);
-            assert_eq!(b[24..28], [0x10, 0, 0, 0x42]);
+            assert_eq!(b[24..28], [0x13, 0, 0, 0x42]);
             assert_eq!(b[22..24], [5, 6]);
         }
     }

@@ -2,14 +2,20 @@
 //! time. How units are chosen (a seed, or a thread) is in [`crate::drive`]; commands come from [`crate::uverbs`].
 
 pub mod abi;
+pub mod async_event;
 pub mod cq;
 pub mod cqe;
+pub mod port;
 pub mod qp;
+pub mod receive;
 pub mod region;
 pub mod requester;
 pub mod responder;
+pub mod ring;
+pub mod srq;
 pub mod transition;
 pub mod uar;
+pub mod unreliable;
 pub mod wqe;
 
 use std::collections::BTreeMap;
@@ -155,8 +161,20 @@ impl Engine {
             Body::Request(_) => {
                 let answer = qp
                     .and_then(|qp| qp.on_request(packet, &mut self.shared))
-                    .map_or_else(|| packet.lost(), |reply| packet.answer(reply));
-                self.shared.fabric.send(answer, &mut self.shared.faults, self.shared.now);
+                    .map_or_else(|| packet.lost(), |reply| Some(packet.answer(reply)));
+                if let Some(answer) = answer {
+                    self.shared.fabric.send(answer, &mut self.shared.faults, self.shared.now);
+                }
+            }
+            Body::OneWay(request) => {
+                if let Some(qp) = qp {
+                    qp.on_one_way(packet, request, &mut self.shared);
+                }
+            }
+            Body::Datagram(datagram) => {
+                if let Some(qp) = qp {
+                    qp.on_datagram(packet, datagram, &mut self.shared);
+                }
             }
         }
     }

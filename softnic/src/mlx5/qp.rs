@@ -7,12 +7,16 @@ use crate::fabric::Fabric;
 use crate::fabric::packet::Address;
 use crate::fault::Faults;
 use crate::memory::{Fault, Pinned};
+pub use crate::mlx5::async_event;
 use crate::mlx5::cq::{CqSide, Cqs};
 use crate::mlx5::cqe::{Cqe, Kind, Side};
+use crate::mlx5::port::Port;
 use crate::mlx5::region::Regions;
 use crate::mlx5::requester::Requester;
 use crate::mlx5::responder::Responder;
-use crate::mlx5::transition::QpState;
+use crate::mlx5::ring::Ring;
+use crate::mlx5::srq::Srqs;
+use crate::mlx5::transition::{QpState, Transport};
 use crate::mlx5::wqe::{BASIC_BLOCK, Control, MAX_DESCRIPTOR};
 use crate::trace::{Breach, Event, Trace};
 
@@ -23,6 +27,8 @@ pub struct Shared {
     pub regions: Regions,
     /// Completion queues.
     pub cqs: Cqs,
+    /// Shared receive queues.
+    pub srqs: Srqs,
     /// The fabric.
     pub fabric: Fabric,
     /// Ordered faults.
@@ -50,24 +56,6 @@ pub struct Late {
     pub data: Vec<u8>,
 }
 
-/// Asynchronous event types, as verbs numbers them.
-pub mod async_event {
-    /// A completion queue overran.
-    pub const CQ_ERR: u32 = 0;
-    /// An invalid request arrived.
-    pub const QP_REQ_ERR: u32 = 2;
-    /// A request without permission arrived.
-    pub const QP_ACCESS_ERR: u32 = 3;
-    /// The connection was established by the first message.
-    pub const COMM_EST: u32 = 4;
-    /// The send queue ran dry on request.
-    pub const SQ_DRAINED: u32 = 5;
-    /// A port came up.
-    pub const PORT_ACTIVE: u32 = 9;
-    /// A port went down.
-    pub const PORT_ERR: u32 = 10;
-}
-
 /// How a queue pair was created.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct QpLayout {
@@ -81,41 +69,6 @@ pub struct QpLayout {
     pub receive_slots: u32,
     /// log2 of the bytes of a receive slot.
     pub receive_shift: u32,
-}
-
-/// A ring of fixed entries in the program's memory.
-#[derive(Debug)]
-pub struct Ring {
-    memory: Pinned,
-    base: usize,
-    entries: u32,
-    entry_size: usize,
-}
-
-impl Ring {
-    /// Number of entries.
-    pub fn entries(&self) -> u32 {
-        self.entries
-    }
-
-    /// Bytes of an entry.
-    pub fn entry_size(&self) -> usize {
-        self.entry_size
-    }
-
-    /// Copies `len` bytes (a multiple of 8) from entry `index` on, around the end.
-    pub fn copy(&self, index: u16, len: usize) -> Vec<u8> {
-        let size = self.entries as usize * self.entry_size;
-        let start = (u32::from(index) & (self.entries - 1)) as usize * self.entry_size;
-        let mut bytes = vec![0; len.min(size)];
-        let first = bytes.len().min(size - start);
-        self.memory.copy_out(self.base + start, &mut bytes[..first]);
-        let rest = bytes.len() - first;
-        if rest > 0 {
-            self.memory.copy_out(self.base, &mut bytes[first..]);
-        }
-        bytes
-    }
 }
 
 /// Attributes that `modify_qp` sets.
@@ -172,6 +125,10 @@ pub struct Qp {
     pub send_cq: u32,
     /// Receive completion queue.
     pub receive_cq: u32,
+    /// What service it gives.
+    pub transport: Transport,
+    /// Where its receives come from, if not from a queue of its own.
+    pub srq: Option<u32>,
     /// The register page of its doorbell.
     pub page: usize,
     /// The program's index for it, which completions carry.
@@ -188,8 +145,8 @@ pub struct Qp {
     pub state: QpState,
     /// Attributes.
     pub attr: QpAttr,
-    /// Longest message of its port, once it has one.
-    pub max_message: u32,
+    /// Its port, once it has one.
+    pub port: Port,
     /// Own port's address, once it has a path.
     pub local: Address,
     /// Peer's port, once it has a path.
@@ -213,8 +170,8 @@ impl Qp {
     /// Makes a queue pair over the program's memory, in the reset state.
     pub fn new(qpn: u32, context: u32, layout: QpLayout) -> Result<Self, Fault> {
         let receive_bytes = (layout.receive_slots as usize) << layout.receive_shift;
-        let receive = ring(layout.buffer, 0, layout.receive_slots, 1 << layout.receive_shift)?;
-        let send = ring(layout.buffer, receive_bytes, layout.send_blocks, BASIC_BLOCK)?;
+        let receive = Ring::new(layout.buffer, 0, layout.receive_slots, 1 << layout.receive_shift)?;
+        let send = Ring::new(layout.buffer, receive_bytes, layout.send_blocks, BASIC_BLOCK)?;
         let records = Pinned::new(layout.records, 8)?;
         Ok(Self {
             qpn,
@@ -223,6 +180,8 @@ impl Qp {
             pd: 0,
             send_cq: 0,
             receive_cq: 0,
+            transport: Transport::Rc,
+            srq: None,
             page: 0,
             uidx: 0,
             user_handle: 0,
@@ -231,7 +190,7 @@ impl Qp {
             async_events: 0,
             state: QpState::Reset,
             attr: QpAttr::default(),
-            max_message: 0,
+            port: Port::default(),
             local: Address::default(),
             remote: Address::default(),
             send,
@@ -348,13 +307,18 @@ impl Qp {
         shared.trace.event(Event::State { qpn: self.qpn, state });
         match state {
             QpState::Reset => self.reset(),
-            QpState::Error => self.requester.stop(),
+            QpState::Error => {
+                self.requester.stop();
+                if self.srq.is_some() {
+                    self.report(async_event::QP_LAST_WQE_REACHED, shared);
+                }
+            }
             _ => {}
         }
     }
 
     /// libmlx5 zeroes both records and its own indices at the same moment.
-    fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         (self.fetched, self.rung, self.taken) = (0, 0, 0);
         self.requester = Requester::default();
         self.responder = Responder::default();
@@ -362,10 +326,15 @@ impl Qp {
         self.attr = QpAttr::default();
     }
 
-    /// Whether the flush has anything to report.
+    /// Whether the flush has anything to report. A send queue in error leaves the receives alone.
     pub(crate) fn must_flush(&self) -> bool {
-        self.state == QpState::Error
-            && (self.requester.oldest().is_some() || self.unfetched() != 0 || self.untaken() != 0)
+        match self.state {
+            QpState::Error => {
+                self.requester.oldest().is_some() || self.unfetched() != 0 || self.untaken() != 0
+            }
+            QpState::Sqe => self.unfetched() != 0,
+            _ => false,
+        }
     }
 
     /// Reports one request as flushed: first all sends, then all receives, each in order.
@@ -374,7 +343,7 @@ impl Qp {
             self.complete_error(Side::Send, request.index, request.opcode, WcStatus::WR_FLUSH_ERR, shared);
         } else if self.unfetched() != 0 {
             self.flush_unfetched(shared);
-        } else if self.untaken() != 0 {
+        } else if self.state == QpState::Error && self.untaken() != 0 {
             let counter = self.taken;
             self.taken = counter.wrapping_add(1);
             self.complete_error(Side::Receive, counter, 0, WcStatus::WR_FLUSH_ERR, shared);
@@ -391,7 +360,7 @@ impl Qp {
         self.complete_error(Side::Send, index, control.opcode, WcStatus::WR_FLUSH_ERR, shared);
     }
 
-    /// Receives posted and not taken.
+    /// Receives posted to its own queue and not taken.
     pub(crate) fn untaken(&self) -> u16 {
         match &self.receive {
             Some(_) => self.receive_record().wrapping_sub(self.taken),
@@ -430,12 +399,4 @@ impl Qp {
         self.async_events += 1;
         shared.async_events.push((self.context, self.user_handle, event));
     }
-}
-
-fn ring(buffer: u64, base: usize, entries: u32, entry_size: usize) -> Result<Option<Ring>, Fault> {
-    if entries == 0 {
-        return Ok(None);
-    }
-    let memory = Pinned::new(buffer, base + entries as usize * entry_size)?;
-    Ok(Some(Ring { memory, base, entries, entry_size }))
 }

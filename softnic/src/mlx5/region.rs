@@ -104,6 +104,20 @@ impl Span {
     }
 }
 
+/// What is left of `spans` behind their first `n` bytes.
+pub fn behind(spans: &[Span], n: u64) -> Vec<Span> {
+    let mut left = n;
+    let mut rest = Vec::new();
+    for span in spans {
+        let cut = left.min(span.len);
+        left -= cut;
+        if cut < span.len {
+            rest.push(Span { addr: span.addr.wrapping_add(cut), len: span.len - cut });
+        }
+    }
+    rest
+}
+
 /// Writes `data` over `spans`, in order.
 pub fn scatter(spans: &[Span], data: &[u8]) -> Result<(), Fault> {
     let mut rest = data;
@@ -147,5 +161,14 @@ mod tests {
         let spans = regions.spans(&list, 1, Want::LocalWrite, 15).unwrap();
         assert_eq!(spans, [Span { addr: 0x1000, len: 10 }, Span { addr: 0x1020, len: 5 }]);
         assert_eq!(regions.spans(&list, 1, Want::LocalWrite, 21), Err(Denied::Bounds));
+    }
+
+    #[test]
+    fn the_rest_of_a_list_starts_behind_its_first_bytes() {
+        let list = [Span { addr: 100, len: 10 }, Span { addr: 200, len: 50 }];
+        assert_eq!(behind(&list, 0), list);
+        assert_eq!(behind(&list, 10), list[1..]);
+        assert_eq!(behind(&list, 40), [Span { addr: 230, len: 20 }]);
+        assert_eq!(behind(&list, 60), []);
     }
 }

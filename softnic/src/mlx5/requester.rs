@@ -159,6 +159,7 @@ impl Qp {
         match self.next_send(shared.now) {
             Next::Nothing => return,
             Next::Again => {}
+            Next::Fetch if !self.transport.is_reliable() => return self.send_unreliable(shared),
             Next::Fetch => self.fetch_one(shared),
         }
         self.requester.not_before = None;
@@ -173,7 +174,7 @@ impl Qp {
             self.check_unchanged(index, false, &mut shared.trace);
         }
         self.fetched = index.wrapping_add(control.basic_blocks().min(self.unfetched()));
-        let built = match decode_send(&bytes, self.qpn, index) {
+        let built = match decode_send(&bytes, self.qpn, index, self.transport) {
             Ok(wqe) => self.build(wqe, shared),
             Err(malformed) => {
                 crate::log::debug(|| format!("queue pair {:#x} request {index}: {malformed}", self.qpn));
@@ -192,7 +193,7 @@ impl Qp {
 
     fn build(&self, wqe: SendWqe, shared: &Shared) -> Result<Outstanding, WcStatus> {
         let len = wqe.len();
-        if len > u64::from(self.max_message) {
+        if len > u64::from(self.port.max_message) {
             return Err(WcStatus::LOC_LEN_ERR);
         }
         let psn = self.requester.next;
@@ -232,7 +233,12 @@ impl Qp {
         }
     }
 
-    fn gather(&self, segments: &[Segment], data: &mut Vec<u8>, shared: &Shared) -> Result<(), WcStatus> {
+    pub(crate) fn gather(
+        &self,
+        segments: &[Segment],
+        data: &mut Vec<u8>,
+        shared: &Shared,
+    ) -> Result<(), WcStatus> {
         for segment in segments {
             match segment {
                 Segment::Inline(bytes) => data.extend_from_slice(bytes),
@@ -245,6 +251,20 @@ impl Qp {
             }
         }
         Ok(())
+    }
+
+    /// The next request of an unreliable connection, which nobody keeps.
+    pub(crate) fn next_request(&mut self, wqe: &SendWqe, data: Vec<u8>) -> Request {
+        let psn = self.requester.next;
+        let packets = packet_count(data.len() as u64, mtu_bytes(self.attr.path_mtu).unwrap_or(4096));
+        self.requester.next = psn.plus(packets);
+        let operation = operation(wqe, data.len() as u32);
+        Request { psn, packets, operation, solicited: wqe.control.solicited(), data }
+    }
+
+    /// A request left that nobody keeps.
+    pub(crate) fn trace_sent(&self, index: u16, shared: &mut Shared) {
+        shared.trace.event(Event::Sent { qpn: self.qpn, index, psn: self.requester.next.get() });
     }
 
     fn transmit(&mut self, shared: &mut Shared) {

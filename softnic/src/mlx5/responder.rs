@@ -3,16 +3,16 @@
 
 use std::collections::VecDeque;
 
-use ibv_core::{Access, Op, WcStatus};
+use ibv_core::{Access, WcStatus};
 use provider_mock::model::{self, Denied, Refused, Want};
 
 use crate::fabric::packet::{Body, Function, Operation, Packet, Reply, Request};
 use crate::memory;
-use crate::mlx5::cqe::{Kind, Side, Source};
+use crate::mlx5::cqe::{Kind, Source};
 use crate::mlx5::qp::{Late, Qp, Shared, async_event};
 use crate::mlx5::region::{Span, scatter};
 use crate::mlx5::transition::QpState;
-use crate::mlx5::wqe::{Opcode, decode_receive};
+use crate::mlx5::wqe::Opcode;
 use crate::rules::{Arrival, Nak, Psn, arrival};
 
 /// Results of atomics kept for repeated requests.
@@ -42,10 +42,10 @@ impl Responder {
 }
 
 /// Why a request was not carried out.
-struct Refusal {
-    nak: Nak,
+pub(crate) struct Refusal {
+    pub(crate) nak: Nak,
     /// The completion of the receive that it would have filled.
-    receive: Option<WcStatus>,
+    pub(crate) receive: Option<WcStatus>,
 }
 
 impl From<Nak> for Refusal {
@@ -78,7 +78,7 @@ impl Qp {
         }
     }
 
-    fn listens_to(&self, packet: &Packet) -> bool {
+    pub(crate) fn listens_to(&self, packet: &Packet) -> bool {
         matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd)
             && packet.source == self.attr.dest_qpn
             && packet.from == self.remote
@@ -113,9 +113,7 @@ impl Qp {
     /// A request that can't be carried out ends the connection at this side too.
     fn refuse(&mut self, refusal: &Refusal, shared: &mut Shared) {
         if let Some(status) = refusal.receive {
-            let counter = self.taken;
-            self.taken = counter.wrapping_add(1);
-            self.complete_error(Side::Receive, counter, 0, status, shared);
+            self.fail_receive(status, shared);
         } else if refusal.nak == Nak::RemoteAccess {
             self.report(async_event::QP_ACCESS_ERR, shared);
         } else {
@@ -136,18 +134,18 @@ impl Qp {
                 let spans = self.receive_spans(request.data.len() as u64, shared)?;
                 scatter(&spans, &request.data).map_err(|_| Refused::PROTECTED)?;
                 let opcode = if imm.is_some() { Opcode::SendImm } else { Opcode::Send };
-                self.complete_receive(packet, request, opcode, imm, shared);
+                self.complete_receive(arrival_of(packet, request, opcode, imm), shared);
                 Ok(Reply::Ack { psn })
             }
             Operation::Write { addr, rkey, imm } => {
                 let span =
                     self.remote_span(Want::RemoteWrite, addr, rkey, request.data.len() as u64, shared)?;
-                if imm.is_some() && self.untaken() == 0 {
+                if imm.is_some() && !self.has_receive(shared) {
                     return Err(Nak::ReceiverNotReady(self.attr.min_rnr_timer).into());
                 }
                 self.write(span, rkey, &request.data, shared)?;
                 if imm.is_some() {
-                    self.complete_receive(packet, request, Opcode::WriteImm, imm, shared);
+                    self.complete_receive(arrival_of(packet, request, Opcode::WriteImm, imm), shared);
                 }
                 Ok(Reply::Ack { psn })
             }
@@ -165,7 +163,7 @@ impl Qp {
         }
     }
 
-    fn remote_span(
+    pub(crate) fn remote_span(
         &self,
         want: Want,
         addr: u64,
@@ -182,7 +180,13 @@ impl Qp {
         shared.regions.span(rkey, self.pd, want, addr, len).map_err(|denied| denied_nak(denied, want).into())
     }
 
-    fn write(&self, span: Span, rkey: u32, data: &[u8], shared: &mut Shared) -> Result<(), Refusal> {
+    pub(crate) fn write(
+        &self,
+        span: Span,
+        rkey: u32,
+        data: &[u8],
+        shared: &mut Shared,
+    ) -> Result<(), Refusal> {
         if let Some(steps) = shared.faults.on_write() {
             shared.late.push(Late { steps, rkey, addr: span.addr, data: data.to_vec() });
             return Ok(());
@@ -206,37 +210,6 @@ impl Qp {
         }
     }
 
-    /// Where a message goes: the pieces of the next receive.
-    fn receive_spans(&self, len: u64, shared: &Shared) -> Result<Vec<Span>, Refusal> {
-        let Some(ring) = self.receive.as_ref().filter(|_| self.untaken() != 0) else {
-            return Err(Nak::ReceiverNotReady(self.attr.min_rnr_timer).into());
-        };
-        let list = decode_receive(&ring.copy(self.taken, ring.entry_size()));
-        let room: u64 = list.iter().map(|s| u64::from(s.len)).sum();
-        model::accept(Op::Send, len, room)?;
-        Ok(shared.regions.spans(&list, self.pd, Want::LocalWrite, len).map_err(|_| Refused::PROTECTED)?)
-    }
-
-    fn complete_receive(
-        &mut self,
-        packet: &Packet,
-        request: &Request,
-        opcode: Opcode,
-        imm: Option<[u8; 4]>,
-        shared: &mut Shared,
-    ) {
-        let counter = self.taken;
-        self.taken = counter.wrapping_add(1);
-        let kind = Kind::Response {
-            opcode,
-            len: request.data.len() as u32,
-            imm: imm.unwrap_or_default(),
-            source: Source { qpn: packet.source, lid: packet.from.lid, global: packet.from.gid.is_some() },
-            solicited: request.solicited,
-        };
-        self.complete(Side::Receive, counter, kind, shared);
-    }
-
     /// A request that was carried out before: its answer was lost.
     fn repeat(&mut self, request: &Request, shared: &mut Shared) -> Option<Reply> {
         let psn = request.psn;
@@ -253,6 +226,18 @@ impl Qp {
                 Some(Reply::Data { psn, data: old.to_ne_bytes().to_vec() })
             }
         }
+    }
+}
+
+/// What the receiver's completion says of a request.
+pub(crate) fn arrival_of(packet: &Packet, request: &Request, opcode: Opcode, imm: Option<[u8; 4]>) -> Kind {
+    let global = packet.from.gid.is_some();
+    Kind::Response {
+        opcode,
+        len: request.data.len() as u32,
+        imm: imm.unwrap_or_default(),
+        source: Source { qpn: packet.source, lid: packet.from.lid, global, ..Source::default() },
+        solicited: request.solicited,
     }
 }
 

@@ -2,6 +2,8 @@
 //!
 //! Layouts: `mlx5dv.h` of rdma-core (`mlx5_wqe_ctrl_seg`, `_raddr_seg`, `_atomic_seg`, `_data_seg`, `mlx5_wqe_inl_data_seg`).
 
+use crate::mlx5::transition::Transport;
+
 /// Bytes of a basic block, the unit in which send queues count.
 pub const BASIC_BLOCK: usize = 64;
 /// Longest send descriptor in bytes that the device takes (`max_sq_desc_sz`).
@@ -47,6 +49,15 @@ impl Opcode {
     /// Whether local memory is its target: a READ or an atomic.
     pub fn writes_locally(self) -> bool {
         self == Self::Read || self.is_atomic()
+    }
+
+    /// Whether a queue pair of this service has it (IB spec vol. 1, table of operations by service).
+    pub fn exists_on(self, transport: Transport) -> bool {
+        match transport {
+            Transport::Rc => true,
+            Transport::Uc => !self.writes_locally(),
+            Transport::Ud => !self.is_rdma(),
+        }
     }
 
     /// Whether it takes a receive at the other side.
@@ -152,6 +163,8 @@ pub struct SendWqe {
     pub opcode: Opcode,
     /// Its first segment.
     pub control: Control,
+    /// Where it goes, on a datagram queue pair.
+    pub address: Option<AddressVector>,
     /// Remote address and key, for RDMA and atomics.
     pub remote: (u64, u32),
     /// Swap-or-add, and compare.
@@ -169,6 +182,52 @@ impl SendWqe {
     /// Whether the message is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+}
+
+/// Where a datagram goes, as the request carries it (`mlx5_wqe_av`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AddressVector {
+    /// Queue key; with the highest bit set, the queue pair's own is used.
+    pub qkey: u32,
+    /// Target queue pair.
+    pub qpn: u32,
+    /// Service level.
+    pub sl: u8,
+    /// Target's local identifier on InfiniBand; UDP source port on RoCE.
+    pub rlid: u16,
+    /// Traffic class.
+    pub traffic_class: u8,
+    /// Hop limit.
+    pub hop_limit: u8,
+    /// Whether it has a global route (InfiniBand; RoCE always has).
+    pub global: bool,
+    /// Index of the own address.
+    pub sgid_index: u8,
+    /// Flow label.
+    pub flow_label: u32,
+    /// Target's address.
+    pub gid: [u8; 16],
+}
+
+impl AddressVector {
+    /// Reads the 48 bytes of a datagram segment.
+    pub fn decode(bytes: &[u8; 48]) -> Self {
+        let route = be32(&bytes[28..]);
+        let mut gid = [0; 16];
+        gid.copy_from_slice(&bytes[32..]);
+        Self {
+            qkey: be32(bytes),
+            qpn: be32(&bytes[8..]) & 0xff_ffff,
+            sl: bytes[12] & 0xf,
+            rlid: u16::from_be_bytes([bytes[14], bytes[15]]),
+            traffic_class: bytes[26],
+            hop_limit: bytes[27],
+            global: route >> 30 & 1 == 1,
+            sgid_index: (route >> 20) as u8,
+            flow_label: route & 0xf_ffff,
+            gid,
+        }
     }
 }
 
@@ -201,7 +260,7 @@ pub enum Malformed {
 }
 
 /// Decodes the request in `bytes` (its `ds · 16` bytes, unwrapped), found at `index` of the queue of `qpn`.
-pub fn decode_send(bytes: &[u8], qpn: u32, index: u16) -> Result<SendWqe, Malformed> {
+pub fn decode_send(bytes: &[u8], qpn: u32, index: u16, transport: Transport) -> Result<SendWqe, Malformed> {
     let control = bytes.first_chunk().map(Control::decode).ok_or(Malformed::Length(0))?;
     let end = usize::from(control.ds) * 16;
     if end == 0 || end > MAX_DESCRIPTOR || end > bytes.len() {
@@ -209,10 +268,13 @@ pub fn decode_send(bytes: &[u8], qpn: u32, index: u16) -> Result<SendWqe, Malfor
     }
     check_owner(&control, qpn, index)?;
     let opcode = Opcode::from_code(control.opcode).ok_or(Malformed::Opcode(control.opcode))?;
+    if !opcode.exists_on(transport) {
+        return Err(Malformed::Opcode(control.opcode));
+    }
     if control.opmod != 0 {
         return Err(Malformed::Opmod(control.opmod));
     }
-    decode_body(opcode, control, &bytes[..end])
+    decode_body(opcode, control, &bytes[..end], transport)
 }
 
 fn check_owner(control: &Control, qpn: u32, index: u16) -> Result<(), Malformed> {
@@ -225,8 +287,21 @@ fn check_owner(control: &Control, qpn: u32, index: u16) -> Result<(), Malformed>
     Ok(())
 }
 
-fn decode_body(opcode: Opcode, control: Control, bytes: &[u8]) -> Result<SendWqe, Malformed> {
-    let mut at = 16;
+fn decode_body(
+    opcode: Opcode,
+    control: Control,
+    bytes: &[u8],
+    transport: Transport,
+) -> Result<SendWqe, Malformed> {
+    let datagram = transport == Transport::Ud && opcode != Opcode::Nop;
+    let mut at = if datagram { 16 + 48 } else { 16 };
+    let address = match datagram {
+        true => {
+            let segment = bytes.get(16..).and_then(|b| b.first_chunk());
+            Some(AddressVector::decode(segment.ok_or(Malformed::Length(control.ds))?))
+        }
+        false => None,
+    };
     let mut take = || {
         let segment: Option<&[u8; 16]> = bytes.get(at..).and_then(|b| b.first_chunk());
         at += 16;
@@ -244,7 +319,7 @@ fn decode_body(opcode: Opcode, control: Control, bytes: &[u8]) -> Result<SendWqe
         Opcode::Nop => Vec::new(),
         _ => decode_segments(opcode, bytes, at)?,
     };
-    let wqe = SendWqe { opcode, control, remote, operands, segments };
+    let wqe = SendWqe { opcode, control, address, remote, operands, segments };
     if opcode.is_atomic() && wqe.len() != 8 {
         return Err(Malformed::Segment(at));
     }
@@ -293,6 +368,7 @@ fn be64(bytes: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::Transport::Rc;
     use super::*;
     use proptest::prelude::*;
 
@@ -322,7 +398,7 @@ mod tests {
     #[test]
     fn a_write_has_a_remote_and_pieces() {
         let bytes = wqe(8, 4, &[remote(0x99, 5), segment(10, 6, 0x1000), segment(0, 6, 0x2000)]);
-        let w = decode_send(&bytes, QPN, 7).unwrap();
+        let w = decode_send(&bytes, QPN, 7, Rc).unwrap();
         assert_eq!((w.opcode, w.remote, w.control.signalled()), (Opcode::Write, (0x99, 5), true));
         assert_eq!(w.len(), 10 + (1 << 31));
         assert_eq!(w.control.imm, [1, 2, 3, 4]);
@@ -330,18 +406,41 @@ mod tests {
     }
 
     #[test]
+    fn a_datagram_has_its_address_before_its_pieces() {
+        let mut av = [[0; 16]; 3];
+        av[0][..4].copy_from_slice(&0x1111_1111u32.to_be_bytes());
+        av[0][8..12].copy_from_slice(&(0x8000_0000u32 | 0x77).to_be_bytes());
+        (av[0][12], av[0][15]) = (0x25, 9);
+        (av[1][10], av[1][11]) = (3, 64);
+        av[1][12..].copy_from_slice(&(1u32 << 30 | 2 << 20 | 0xabcde).to_be_bytes());
+        av[2] = [0xfe; 16];
+        let w =
+            decode_send(&wqe(0x0a, 5, &[av[0], av[1], av[2], segment(10, 6, 0x1000)]), QPN, 7, Transport::Ud);
+        let w = w.unwrap();
+        let a = w.address.unwrap();
+        assert_eq!((a.qkey, a.qpn, a.sl, a.rlid), (0x1111_1111, 0x77, 5, 9));
+        assert_eq!((a.traffic_class, a.hop_limit, a.global, a.sgid_index), (3, 64, true, 2));
+        assert_eq!((a.flow_label, a.gid, w.len()), (0xabcde, [0xfe; 16], 10));
+        assert_eq!(decode_send(&wqe(0x0a, 3, &av), QPN, 7, Transport::Ud), Err(Malformed::Length(3)));
+        let write = wqe(8, 3, &[remote(1, 2), segment(8, 3, 4)]);
+        assert_eq!(decode_send(&write, QPN, 7, Transport::Ud), Err(Malformed::Opcode(8)));
+        let read = wqe(0x10, 3, &[remote(1, 2), segment(8, 3, 4)]);
+        assert_eq!(decode_send(&read, QPN, 7, Transport::Uc), Err(Malformed::Opcode(0x10)));
+    }
+
+    #[test]
     fn inline_bytes_are_taken_and_padding_is_not() {
         let mut inline = [0; 16];
         inline[..4].copy_from_slice(&(INLINE | 5).to_be_bytes());
         inline[4..9].copy_from_slice(b"hello");
-        let w = decode_send(&wqe(0x0a, 2, &[inline]), QPN, 7).unwrap();
+        let w = decode_send(&wqe(0x0a, 2, &[inline]), QPN, 7, Rc).unwrap();
         assert_eq!(w.segments, [Segment::Inline(b"hello".to_vec())]);
     }
 
     #[test]
     fn malformed_requests_say_what_is_wrong() {
         let write = |opcode, ds| wqe(opcode, ds, &[remote(1, 2), segment(8, 3, 4), segment(8, 3, 4)]);
-        let check = |bytes: Vec<u8>| decode_send(&bytes, QPN, 7).unwrap_err();
+        let check = |bytes: Vec<u8>| decode_send(&bytes, QPN, 7, Rc).unwrap_err();
         assert_eq!(check(write(8, 0)), Malformed::Length(0));
         assert_eq!(check(write(8, 1)), Malformed::Length(1));
         assert_eq!(check(write(8, 40)), Malformed::Length(40));
@@ -349,8 +448,8 @@ mod tests {
         let mut opmod = write(8, 3);
         opmod[0] = 1;
         assert_eq!(check(opmod), Malformed::Opmod(1));
-        assert_eq!(decode_send(&write(8, 3), QPN, 8), Err(Malformed::Index { found: 7, expected: 8 }));
-        assert_eq!(decode_send(&write(8, 3), 9, 7), Err(Malformed::QueuePair(QPN)));
+        assert_eq!(decode_send(&write(8, 3), QPN, 8, Rc), Err(Malformed::Index { found: 7, expected: 8 }));
+        assert_eq!(decode_send(&write(8, 3), 9, 7, Rc), Err(Malformed::QueuePair(QPN)));
         let inline = segment(INLINE | 400, 0, 0);
         assert_eq!(check(wqe(0x0a, 2, &[inline])), Malformed::Segment(16));
         let inline_read = segment(INLINE | 8, 0, 0);
@@ -371,10 +470,12 @@ mod tests {
     proptest! {
         #[test]
         fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..1100), index: u16) {
-            let _ = decode_send(&bytes, QPN, index);
+            let _ = decode_send(&bytes, QPN, index, Rc);
             let _ = decode_receive(&bytes);
             if let Some(control) = bytes.first_chunk().map(Control::decode) {
-                let _ = decode_send(&bytes, control.qpn, control.index);
+                for transport in [Rc, Transport::Uc, Transport::Ud] {
+                    let _ = decode_send(&bytes, control.qpn, control.index, transport);
+                }
                 prop_assert!((1..=16).contains(&control.basic_blocks()));
             }
         }

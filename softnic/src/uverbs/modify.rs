@@ -3,6 +3,7 @@
 use crate::description::{DeviceDescription, Link, PortDescription};
 use crate::fabric::packet::Address;
 use crate::host::Host;
+use crate::mlx5::port::Port;
 use crate::mlx5::qp::{Destination, Qp, QpAttr, async_event};
 use crate::mlx5::transition::{QpState, check, mask};
 use crate::rules::mtu_bytes;
@@ -13,9 +14,10 @@ use crate::uverbs::query::{MAX_RD_ATOMIC, PKEYS};
 impl Host {
     /// Changes a queue pair.
     pub fn modify_qp(&mut self, context: u32, new: &ModifyQp) -> Result<(), Errno> {
-        let (from, port) = {
+        let (from, port, transport) = {
             let qp = self.qp(context, new.qp_handle)?;
-            (qp.state, if new.attr_mask & mask::PORT != 0 { new.port_num } else { qp.attr.port })
+            let port = if new.attr_mask & mask::PORT != 0 { new.port_num } else { qp.attr.port };
+            (qp.state, port, qp.transport)
         };
         let to = match new.attr_mask & mask::STATE {
             0 => from,
@@ -25,15 +27,15 @@ impl Host {
         if claimed {
             return Err(Errno::INVAL);
         }
-        check(from, to, new.attr_mask).map_err(|refused| {
+        check(transport, from, to, new.attr_mask).map_err(|refused| {
             crate::log::debug(|| format!("queue pair {:#x}: {refused}", new.qp_handle));
             Errno::INVAL
         })?;
         let device = self.device(context)?;
         let local = check_values(device, port, new)?;
         let number = usize::from(port).checked_sub(1);
-        let max_message = number.and_then(|i| device.ports.get(i)).map_or(0, |p| p.max_message);
-        self.qp(context, new.qp_handle)?.max_message = max_message;
+        let known = number.and_then(|i| device.ports.get(i)).map(Port::of).unwrap_or_default();
+        self.qp(context, new.qp_handle)?.port = known;
         self.apply(new, to, local)
     }
 
@@ -55,7 +57,7 @@ impl Host {
         }
         if to == QpState::Reset {
             // Also from RESET: libmlx5 has zeroed the records, and so does the device its counters.
-            qp.set_state(QpState::Error, shared);
+            qp.reset();
         }
         qp.set_state(to, shared);
         if to == QpState::Sqd && new.attr_mask & mask::EN_SQD_ASYNC != 0 && new.en_sqd_async_notify != 0 {
