@@ -31,7 +31,8 @@
 //!
 //! A feature adds a provider or a capability of the core; none changes what the others do, and none is
 //! on by default. `mock` adds the in-process fabric, `mlx5` NVIDIA ConnectX, `verbs` every other device
-//! that libibverbs drives. `serde`, `tokio`, `tracing` and `recorder` are `ibv-core`'s.
+//! that libibverbs drives. `topology` adds which device is near which GPU, without any provider. `serde`,
+//! `tokio`, `tracing` and `recorder` are `ibv-core`'s.
 //!
 //! # Somebody else's provider
 //!
@@ -48,6 +49,12 @@ pub use ibv_core::*;
 #[cfg_attr(docsrs, doc(cfg(feature = "mock")))]
 #[doc(inline)]
 pub use providers::mock;
+
+/// Which RDMA device is near which GPU, NUMA node and processors.
+#[cfg(feature = "topology")]
+#[cfg_attr(docsrs, doc(cfg(feature = "topology")))]
+#[doc(inline)]
+pub use ibv_topology as topology;
 
 /// The provider crates that the features chose, for what only one of them offers.
 pub mod providers {

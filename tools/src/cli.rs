@@ -1,11 +1,13 @@
 //! Arguments, output and exit codes. What a command does is in the module of its name.
 
 use crate::{
-    Failure, conformance, devices, doctor,
+    Failure, conformance, devices, doctor, topology,
     transfer::{self, Settings, Watch},
 };
 use clap::{Args, Parser, Subcommand};
-use ibv::{AnyDomain, Claim, DeviceKind, Error, ErrorKind, IbvDeviceInfo, IbvDomain, Registry};
+use ibv::{
+    AnyDomain, Claim, DeviceKind, Error, ErrorKind, IbvDeviceInfo, IbvDomain, Registry, topology::Place,
+};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::{
@@ -46,6 +48,15 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct DevicesArgs {
+    /// List devices by their distance from PLACE instead, nearest first: gpu:N, numa:N or a PCI address
+    #[arg(long, value_name = "PLACE", conflicts_with = "topology")]
+    near: Option<Place>,
+    /// Print how far each device is from each GPU instead
+    #[arg(long)]
+    topology: bool,
+    /// With --near or --topology: read the `sys` folder below DIR, such as a copy of another machine's
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    root: PathBuf,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -147,8 +158,13 @@ pub fn run(args: impl IntoIterator<Item = OsString>, registry: &dyn Fn() -> Regi
 }
 
 fn devices(args: &DevicesArgs, registry: &dyn Fn() -> Registry) -> Result<(), Failure> {
-    let listing = devices::Listing::of(registry);
-    if args.json { print_json(&listing) } else { print(&listing) }
+    if let Some(place) = args.near {
+        return show(&topology::Ranking::of(&topology::read(&args.root)?, place)?, args.json);
+    }
+    if args.topology {
+        return show(&topology::Matrix::of(topology::read(&args.root)?), args.json);
+    }
+    show(&devices::Listing::of(registry), args.json)
 }
 
 fn doctor(args: &DoctorArgs, registry: &dyn Fn() -> Registry) -> Result<(), Failure> {
@@ -159,11 +175,7 @@ fn doctor(args: &DoctorArgs, registry: &dyn Fn() -> Registry) -> Result<(), Fail
     if let Some(file) = &args.snapshot {
         report.write_snapshot(file)?;
     }
-    if args.json {
-        print_json(&report)?
-    } else {
-        print(&report)?
-    }
+    show(&report, args.json)?;
     report.verdict()
 }
 
@@ -181,8 +193,7 @@ fn transfer(args: &TransferArgs, registry: Registry) -> Result<(), Failure> {
         (None, None) => both_ends(args, registry, &settings, &mut bar),
     };
     drop(bar);
-    let report = report?;
-    if args.json { print_json(&report) } else { print(&report) }
+    show(&report?, args.json)
 }
 
 fn both_ends(
@@ -323,6 +334,10 @@ fn nothing(registry: &Registry, device: Option<&str>) -> Failure {
         Err(e) => e.into(),
         Ok(_) => Error::new(ErrorKind::NoDevice, "open", "no suitable device").into(),
     }
+}
+
+fn show(what: &(impl std::fmt::Display + Serialize), json: bool) -> Result<(), Failure> {
+    if json { print_json(what) } else { print(what) }
 }
 
 fn print(text: &impl std::fmt::Display) -> Result<(), Failure> {

@@ -16,6 +16,7 @@ mod doctor;
 mod failure;
 mod file;
 mod memory;
+mod topology;
 pub mod transfer;
 
 pub use cli::run;

@@ -6,7 +6,11 @@ use serde_json::Value;
 
 /// A crate and what of ours it may depend on when it is used.
 const USES: &[(&str, &[&str])] = &[
-    ("ibv", &["ibv-core", "provider-mock", "provider-mlx5", "provider-efa", "provider-verbs"]),
+    (
+        "ibv",
+        &["ibv-core", "ibv-topology", "provider-mock", "provider-mlx5", "provider-efa", "provider-verbs"],
+    ),
+    ("ibv-topology", &[]),
     ("ibv-core", &["ibv-sys"]),
     ("ibv-sys", &[]),
     ("rdmaxcel-sys", &["ibv-sys"]),
@@ -35,7 +39,7 @@ const TESTS_USE: &[(&str, &[&str])] = &[
 ];
 
 /// Crates that build with no C compiler and no system library.
-const NO_C: [&str; 2] = ["ibv-core", "provider-mock"];
+const NO_C: [&str; 3] = ["ibv-core", "ibv-topology", "provider-mock"];
 
 pub(super) fn metadata() -> Result<Value> {
     let text = output(&mut cargo(["metadata", "--format-version", "1", "--no-deps"]))?;
