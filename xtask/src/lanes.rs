@@ -89,7 +89,8 @@ pub(crate) const LANES: &[Lane] = &[
 ];
 
 /// Everything that needs no vendor library to build.
-const FEATURES: &str = "ibv/mlx5,ibv/mock,ibv/recorder,ibv/serde,ibv/tokio,ibv/tracing,ibv/verbs";
+const FEATURES: &str =
+    "ibv/mlx5,ibv/mock,ibv/recorder,ibv/serde,ibv/tokio,ibv/topology,ibv/tracing,ibv/verbs";
 
 pub(crate) fn done(result: Result<()>) -> Result<Ran> {
     result.map(|()| Ran::Passed)
