@@ -67,7 +67,7 @@ pub fn step(host: &mut Host, choices: &mut Choices) -> Step {
     host.engine.check_idle();
     match host.engine.next_time() {
         Some(time) => {
-            host.engine.shared.now = time;
+            host.engine.shared.set_time(time);
             host.engine.run_timers();
             Step::Waited
         }
@@ -77,7 +77,7 @@ pub fn step(host: &mut Host, choices: &mut Choices) -> Step {
 
 /// Does what is there, up to a bound; the clock is the machine's. True if anything was there.
 fn pass(host: &mut Host, now: u64) -> bool {
-    host.engine.shared.now = now;
+    host.engine.shared.set_time(now);
     let mut any = host.scan();
     any |= host.engine.run_timers();
     for _ in 0..PASS_ROUNDS {
@@ -88,7 +88,9 @@ fn pass(host: &mut Host, now: u64) -> bool {
         any = true;
         units.into_iter().for_each(|unit| host.engine.perform(unit));
     }
-    any | host.send_events()
+    any |= host.send_events();
+    host.engine.shared.trace.flush();
+    any
 }
 
 /// Rounds over all units in one pass under the lock.

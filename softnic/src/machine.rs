@@ -10,7 +10,7 @@ use crate::fabric::Fabric;
 use crate::fabric::session::Session;
 use crate::fault::Fault;
 use crate::host::Host;
-use crate::trace::{Breach, Event};
+use crate::trace::{Breach, Event, Format, Sink};
 use crate::{preload, sysfs};
 
 /// What makes the devices go.
@@ -38,6 +38,8 @@ pub struct Config {
     pub strict: bool,
     /// Whether a trace is kept.
     pub record: bool,
+    /// Files to which the trace is appended, and in which form; `-` is standard error.
+    pub traces: Vec<(Format, PathBuf)>,
 }
 
 impl Config {
@@ -49,6 +51,7 @@ impl Config {
             session: None,
             strict: true,
             record: true,
+            traces: Vec::new(),
         }
     }
 
@@ -58,7 +61,8 @@ impl Config {
     }
 
     /// Reads the environment that `cargo xtask softnic` sets: `SOFTNIC_DEVICES` (a TOML file), or `SOFTNIC_LINK` and
-    /// `SOFTNIC_COUNT`; `SOFTNIC_SESSION`, `SOFTNIC_ABI`, `SOFTNIC_STRICT`.
+    /// `SOFTNIC_COUNT`; `SOFTNIC_SESSION`, `SOFTNIC_ABI`, `SOFTNIC_STRICT`; `SOFTNIC_TRACE` and `SOFTNIC_TRACE_TEXT` (files,
+    /// or `-` for standard error).
     ///
     /// # Errors
     ///
@@ -82,7 +86,10 @@ impl Config {
         }
         let session = Some(var("SOFTNIC_SESSION").unwrap_or_else(|| "default".to_owned()));
         let strict = var("SOFTNIC_STRICT").is_some();
-        Ok(Self { description, drive: Drive::Thread, session, strict, record: false })
+        let traces = [(Format::Json, "SOFTNIC_TRACE"), (Format::Text, "SOFTNIC_TRACE_TEXT")];
+        let traces =
+            traces.into_iter().filter_map(|(format, name)| Some((format, var(name)?.into()))).collect();
+        Ok(Self { description, drive: Drive::Thread, session, strict, record: false, traces })
     }
 }
 
@@ -112,6 +119,9 @@ pub enum StartError {
     /// A file, a socket or a thread.
     #[error("start softnic: {0}: {1}")]
     Io(&'static str, #[source] std::io::Error),
+    /// A file of the trace.
+    #[error("start softnic: trace to {0:?}: {1}")]
+    Trace(PathBuf, #[source] std::io::Error),
     /// This process's calls don't come here: libibverbs would look for the kernel's devices.
     #[error("start softnic: `{0}` is not interposed; link softnic into the executable itself")]
     NotInterposed(&'static str),
@@ -222,7 +232,14 @@ fn install(config: Config) -> Result<(), StartError> {
     sysfs::write_tree(&root, &config.description).map_err(|e| StartError::Io("sysfs tree", e))?;
     let session = config.session.as_deref().map(Session::join).transpose();
     let fabric = Fabric::new(session.map_err(|e| StartError::Io("session", e))?);
+    let slot = fabric.slot();
+    let devices: Vec<String> = config.description.devices.iter().map(|d| d.name.clone()).collect();
     let mut host = Host::new(config.description, fabric);
+    for (format, path) in &config.traces {
+        let sink =
+            Sink::open(path, *format, slot, &devices).map_err(|e| StartError::Trace(path.clone(), e))?;
+        host.engine.shared.trace.add_sink(sink);
+    }
     host.engine.shared.trace.strict = config.strict;
     host.engine.shared.trace.exact = matches!(config.drive, Drive::Steps { .. });
     host.engine.shared.trace.recording = config.record;

@@ -16,6 +16,8 @@ Runs a command on software RDMA devices: unmodified programs over unmodified lib
   --session NAME    the fabric that processes share (default: one for the user)
   --abi native|invoke|write
                     which generation of the kernel's interface is answered (default native)
+  --trace FILE      write what the devices do, as JSON lines; `-`: as text, to standard error
+  --trace-text FILE the same as text for people; both are described in softnic/README.md
   --strict          report breaches of the hardware's rules on standard error
   --rdma-core SUITE run on the rdma-core of this Debian suite (built by `cargo xtask rdma-core`)";
 
@@ -70,9 +72,10 @@ fn parse(args: &[String]) -> sh::Result<Options> {
             "--" => break,
             "--device" => device(&value()?)?,
             "--link" => options.set.push(("SOFTNIC_LINK", one_of(arg, value()?, &["ib", "roce"])?)),
-            "--count" => options.set.push(("SOFTNIC_COUNT", value()?)),
+            "--count" => options.set.push(("SOFTNIC_COUNT", count(value()?)?)),
             "--devices" => {
-                let path = std::fs::canonicalize(value()?)?;
+                let file = value()?;
+                let path = std::fs::canonicalize(&file).map_err(|e| format!("{arg} {file}: {e}"))?;
                 options.set.push(("SOFTNIC_DEVICES", path.display().to_string()));
             }
             "--session" => options.set.push(("SOFTNIC_SESSION", value()?)),
@@ -80,6 +83,12 @@ fn parse(args: &[String]) -> sh::Result<Options> {
                 let abi = one_of(arg, value()?, &["native", "invoke", "write"])?;
                 options.set.push(("SOFTNIC_ABI", abi));
             }
+            "--trace" => {
+                let file = value()?;
+                let name = if file == "-" { "SOFTNIC_TRACE_TEXT" } else { "SOFTNIC_TRACE" };
+                options.set.push((name, trace_file(arg, file)?));
+            }
+            "--trace-text" => options.set.push(("SOFTNIC_TRACE_TEXT", trace_file(arg, value()?)?)),
             "--strict" => options.set.push(("SOFTNIC_STRICT", "1".to_owned())),
             "--rdma-core" => options.suite = Some(value()?),
             other => return Err(format!("no option {other}; put `--` before the command\n\n{USAGE}").into()),
@@ -92,11 +101,27 @@ fn parse(args: &[String]) -> sh::Result<Options> {
     Ok(options)
 }
 
+/// The devices append, each process for itself: here the file begins, or is emptied.
+fn trace_file(option: &str, file: String) -> sh::Result<String> {
+    if file == "-" {
+        return Ok(file);
+    }
+    let path = std::fs::File::create(&file).and_then(|_| std::fs::canonicalize(&file));
+    Ok(path.map_err(|e| format!("{option} {file}: {e}"))?.display().to_string())
+}
+
 fn device(kind: &str) -> sh::Result<()> {
     match kind {
         "mlx5" => Ok(()),
         "efa" => Err("--device efa: there is no software EFA yet; only mlx5".into()),
         other => Err(format!("--device {other}: no such kind; only mlx5").into()),
+    }
+}
+
+fn count(value: String) -> sh::Result<String> {
+    match value.parse() {
+        Ok(1..=64u8) => Ok(value),
+        _ => Err(format!("--count {value}: must be a number from 1 to 64").into()),
     }
 }
 
@@ -132,6 +157,10 @@ mod tests {
             ("ibv_devices", "`--`"),
             ("--link ib --", "no command"),
             ("--count", "needs a value"),
+            ("--count x -- y", "--count x"),
+            ("--count 65 -- y", "1 to 64"),
+            ("--devices /nonexistent -- y", "/nonexistent"),
+            ("--trace /nonexistent/t -- y", "/nonexistent/t"),
         ] {
             let e = words(line).unwrap_err().to_string();
             assert!(e.contains(word) || e.contains("yet"), "{line}: {e}");

@@ -10,6 +10,7 @@ use packet::{Body, Packet, Reply};
 use session::Session;
 
 use crate::fault::Faults;
+use crate::trace::Action;
 
 /// Bits of a queue-pair number that say which queue pair of the process.
 pub const INDEX_BITS: u32 = 16;
@@ -40,13 +41,25 @@ impl Fabric {
         self.slot() << INDEX_BITS
     }
 
-    fn slot(&self) -> u32 {
+    /// This process's slot in the session.
+    pub fn slot(&self) -> u32 {
         self.session.as_ref().map_or(0, Session::slot)
     }
 
-    /// Sends a packet, unless a fault stops it.
-    pub fn send(&mut self, packet: Packet, faults: &mut Faults, now: u64) {
-        let (packet, delay) = match faults.on_packet(&packet) {
+    /// Sends a packet, unless a fault stops it; answers what became of it.
+    pub fn send(&mut self, packet: Packet, faults: &mut Faults, now: u64) -> Action {
+        let fate = faults.on_packet(&packet);
+        self.forward(fate, packet, now);
+        match fate {
+            None => Action::Lost,
+            Some(0) => Action::Sent,
+            Some(_) => Action::Delayed,
+        }
+    }
+
+    /// `fate` is what a packet's delay is, in nanoseconds, unless it is lost.
+    fn forward(&mut self, fate: Option<u64>, packet: Packet, now: u64) {
+        let (packet, delay) = match fate {
             Some(delay) => (packet, delay),
             None => match packet.lost() {
                 Some(silence) => (silence, 0),

@@ -8,7 +8,7 @@ use ibv_core::WcStatus;
 use crate::fault::Faults;
 use crate::memory::{Fault, Pinned};
 use crate::mlx5::cqe::{Cqe, Kind};
-use crate::trace::{Breach, Event, Trace};
+use crate::trace::{Breach, Event, Kind as Device, Trace};
 
 /// Counters of completion queues have 24 bits.
 const MASK: u32 = 0xff_ffff;
@@ -121,7 +121,10 @@ impl Cq {
             self.solicited = self.producer;
         }
         let status = if let Kind::Error { status, .. } = cqe.kind { status } else { WcStatus::SUCCESS };
-        out.trace.event(Event::Completed { cqn, qpn: cqe.qpn, counter: cqe.counter, status });
+        if out.trace.is_on() {
+            let (device, qpn, counter, bytes) = (Device::Mlx5, cqe.qpn, cqe.counter, bytes.to_vec());
+            out.trace.event(Event::Completed { device, cqn, qpn, counter, status, bytes });
+        }
         Ok(())
     }
 

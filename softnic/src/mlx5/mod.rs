@@ -27,7 +27,7 @@ use crate::mlx5::qp::{Qp, Shared};
 use crate::mlx5::transition::QpState;
 use crate::mlx5::uar::UarPages;
 use crate::mlx5::wqe::Control;
-use crate::trace::{Breach, Event};
+use crate::trace::{Action, Breach};
 
 /// One thing that the engine can do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -150,7 +150,7 @@ impl Engine {
 
     fn deliver(&mut self, packet: &Packet) {
         let (source, target) = (packet.source, packet.target);
-        self.shared.trace.event(Event::Delivered { source, target });
+        self.shared.trace.packet(Action::Delivered, packet);
         let qp = self.qps.get_mut(&target);
         match &packet.body {
             Body::Reply(reply) => {
@@ -163,7 +163,7 @@ impl Engine {
                     .and_then(|qp| qp.on_request(packet, &mut self.shared))
                     .map_or_else(|| packet.lost(), |reply| Some(packet.answer(reply)));
                 if let Some(answer) = answer {
-                    self.shared.fabric.send(answer, &mut self.shared.faults, self.shared.now);
+                    self.shared.send(answer);
                 }
             }
             Body::OneWay(request) => {

@@ -4,7 +4,7 @@
 use ibv_core::WcStatus;
 
 use crate::fabric::Fabric;
-use crate::fabric::packet::Address;
+use crate::fabric::packet::{Address, Packet};
 use crate::fault::Faults;
 use crate::memory::{Fault, Pinned};
 pub use crate::mlx5::async_event;
@@ -18,7 +18,7 @@ use crate::mlx5::ring::Ring;
 use crate::mlx5::srq::Srqs;
 use crate::mlx5::transition::{QpState, Transport};
 use crate::mlx5::wqe::{BASIC_BLOCK, Control, MAX_DESCRIPTOR};
-use crate::trace::{Breach, Event, Trace};
+use crate::trace::{Action, Breach, Event, PacketView, Trace};
 
 /// What a queue pair reaches beyond itself.
 #[derive(Debug, Default)]
@@ -41,6 +41,22 @@ pub struct Shared {
     pub async_events: Vec<(u32, u64, u32)>,
     /// Payloads that are late on purpose.
     pub late: Vec<Late>,
+}
+
+impl Shared {
+    /// Sends a packet into the fabric.
+    pub fn send(&mut self, packet: Packet) {
+        let view = self.trace.is_on().then(|| PacketView::new(Action::Sent, &packet));
+        let action = self.fabric.send(packet, &mut self.faults, self.now);
+        if let Some(view) = view {
+            self.trace.event(Event::Packet(PacketView { action, ..view }));
+        }
+    }
+
+    /// Moves the device's clock.
+    pub fn set_time(&mut self, now: u64) {
+        (self.now, self.trace.now) = (now, now);
+    }
 }
 
 /// A payload that is late on purpose.

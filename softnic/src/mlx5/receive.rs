@@ -12,6 +12,7 @@ use crate::mlx5::responder::Refusal;
 use crate::mlx5::srq::Receive;
 use crate::mlx5::wqe::decode_receive;
 use crate::rules::Nak;
+use crate::trace::{Kind as Device, Queue};
 
 impl Qp {
     /// Whether a receive is there.
@@ -36,9 +37,14 @@ impl Qp {
         let Some(srq) = self.srq.and_then(|number| shared.srqs.get_mut(number)) else {
             let counter = self.taken;
             self.taken = counter.wrapping_add(1);
+            if let Some(ring) = &self.receive {
+                let entry = || ring.copy(counter, ring.entry_size());
+                shared.trace.wqe(Device::Mlx5, self.qpn, Queue::Receive, counter, entry);
+            }
             return counter;
         };
         let counter = srq.peek().map_or(0, |receive| receive.counter);
+        shared.trace.wqe(Device::Mlx5, self.qpn, Queue::Shared, counter, || srq.entry());
         if srq.take() {
             srq.async_events += 1;
             let event = (srq.context, srq.user_handle, async_event::SRQ_LIMIT_REACHED);

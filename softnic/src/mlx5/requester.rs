@@ -13,7 +13,7 @@ use crate::mlx5::region::scatter;
 use crate::mlx5::transition::QpState;
 use crate::mlx5::wqe::{DataSegment, Opcode, Segment, SendWqe, decode_send};
 use crate::rules::{Nak, Psn, mtu_bytes, packet_count};
-use crate::trace::Event;
+use crate::trace::{Event, Kind as Device, Queue};
 
 /// Requests under way at once, at most.
 const WINDOW: usize = 128;
@@ -174,6 +174,7 @@ impl Qp {
             self.check_unchanged(index, false, &mut shared.trace);
         }
         self.fetched = index.wrapping_add(control.basic_blocks().min(self.unfetched()));
+        shared.trace.wqe(Device::Mlx5, self.qpn, Queue::Send, index, || bytes.clone());
         let built = match decode_send(&bytes, self.qpn, index, self.transport) {
             Ok(wqe) => self.build(wqe, shared),
             Err(malformed) => {
@@ -283,7 +284,7 @@ impl Qp {
             target: self.attr.dest_qpn,
             body: Body::Request(request),
         };
-        shared.fabric.send(packet, &mut shared.faults, shared.now);
+        shared.send(packet);
     }
 
     /// An answer arrived.

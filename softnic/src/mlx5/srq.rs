@@ -117,7 +117,8 @@ impl Srq {
         reached
     }
 
-    fn entry(&self) -> Vec<u8> {
+    /// The next receive as it lies in the ring.
+    pub(crate) fn entry(&self) -> Vec<u8> {
         self.ring.copy(self.head, self.ring.entry_size())
     }
 }

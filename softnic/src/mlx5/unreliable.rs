@@ -62,7 +62,7 @@ impl Qp {
             None => self.one_way(wqe, data),
         };
         self.trace_sent(wqe.control.index, shared);
-        shared.fabric.send(packet, &mut shared.faults, shared.now);
+        shared.send(packet);
         Ok(len)
     }
 

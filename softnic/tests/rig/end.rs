@@ -8,7 +8,7 @@ use std::ptr::null_mut;
 
 use ibv_sys::*;
 
-use super::{ALL, LEN};
+use super::{ALL, Memory};
 
 /// How queue pairs are made and connected.
 #[derive(Debug, Clone, Copy)]
@@ -41,28 +41,6 @@ impl Default for Shape {
             psn: 0xff_fffe,
             mtu: IBV_MTU_1024,
         }
-    }
-}
-
-/// Page-aligned memory that tests read and write by copies.
-#[derive(Debug, Default)]
-pub struct Memory(Vec<std::sync::atomic::AtomicU64>);
-
-impl Memory {
-    pub fn new(len: usize) -> Self {
-        Self((0..len / 8).map(|_| std::sync::atomic::AtomicU64::new(0)).collect())
-    }
-
-    pub fn addr(&self) -> u64 {
-        self.0.as_ptr() as u64
-    }
-
-    pub fn put(&self, at: usize, bytes: &[u8]) {
-        softnic::memory::write(self.addr() + at as u64, bytes).unwrap();
-    }
-
-    pub fn get(&self, at: usize, len: usize) -> Vec<u8> {
-        softnic::memory::read_vec(self.addr() + at as u64, len, LEN).unwrap()
     }
 }
 

@@ -8,9 +8,11 @@
 #![allow(clippy::missing_panics_doc)]
 
 mod end;
+mod memory;
 pub mod raw;
 
 pub use end::*;
+pub use memory::Memory;
 
 use std::ffi::CStr;
 use std::ptr::{null, null_mut};
