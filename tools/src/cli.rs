@@ -40,6 +40,10 @@ enum Command {
     /// Certify providers: run the conformance suite on them
     #[command(disable_help_flag = true)]
     Conformance {
+        /// The provider verbs splits puts and gets into work requests of at most BYTES, so that cases about
+        /// splitting run on devices that take longer ones; comes before the suite's arguments
+        #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..))]
+        max_msg_size: Option<u32>,
         /// Arguments of the suite; see `ibv conformance --help`
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
         args: Vec<String>,
@@ -146,7 +150,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>, registry: &dyn Fn() -> Regi
         Command::Devices(args) => devices(&args, registry),
         Command::Doctor(args) => doctor(&args, registry),
         Command::Transfer(args) => transfer(&args, registry()),
-        Command::Conformance { args } => return conformance::run(args),
+        Command::Conformance { max_msg_size, args } => return conformance::run(args, max_msg_size),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -8,16 +8,24 @@ use std::process::ExitCode;
 /// Bytes in a piece of the mock's unordered schedule: less than most messages, and no power of two.
 const PIECE: usize = 24;
 
-/// Runs the suite's command line, whose exit codes these are: 0, 1 where a case failed, 2.
-pub(crate) fn run(args: Vec<String>) -> ExitCode {
-    let fixtures = fixtures();
+/// Runs the suite's command line, whose exit codes these are: 0, 1 where a case failed, 2. `verbs` makes work
+/// requests of at most `max_msg_size` bytes.
+pub(crate) fn run(args: Vec<String>, max_msg_size: Option<u32>) -> ExitCode {
+    let fixtures = fixtures(max_msg_size);
     let fixtures: Vec<&dyn DynFixture> = fixtures.iter().map(|fixture| &**fixture).collect();
     let name = "ibv conformance".to_owned();
     cli::run([name].into_iter().chain(args), &fixtures)
 }
 
 /// Each provider by both dispatches, and the mock by both schedules too.
-fn fixtures() -> Vec<Box<dyn DynFixture>> {
+fn fixtures(max_msg_size: Option<u32>) -> Vec<Box<dyn DynFixture>> {
+    #[cfg(feature = "verbs")]
+    let verbs = || {
+        let plain = ibv::providers::verbs::VerbsProvider::default();
+        max_msg_size.map_or_else(|| plain.clone(), |bytes| plain.clone().with_max_msg_size(bytes))
+    };
+    #[cfg(not(feature = "verbs"))]
+    let _ = max_msg_size;
     let unordered = Schedule::Unordered { seed: 1, chunk: PIECE };
     vec![
         Box::new(Mock::new(Schedule::InOrder)),
@@ -29,8 +37,8 @@ fn fixtures() -> Vec<Box<dyn DynFixture>> {
         #[cfg(feature = "mlx5")]
         Box::new(conformance::Devices::of(ibv::providers::mlx5::Mlx5Provider).erased()),
         #[cfg(feature = "verbs")]
-        Box::new(conformance::Devices::of(ibv::providers::verbs::VerbsProvider::default())),
+        Box::new(conformance::Devices::of(verbs())),
         #[cfg(feature = "verbs")]
-        Box::new(conformance::Devices::of(ibv::providers::verbs::VerbsProvider::default()).erased()),
+        Box::new(conformance::Devices::of(verbs()).erased()),
     ]
 }

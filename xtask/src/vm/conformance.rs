@@ -11,27 +11,58 @@ const ENOUGH: u64 = 70;
 const DISPATCHES: [&str; 2] = ["static", "dyn"];
 /// For one wait, seconds: under emulation, on a host that has other things to do.
 const PATIENCE: &str = "30";
+/// Bytes in a work request when splitting is tested: rxe takes longer ones than can be copied and compared.
+const PIECE: u32 = 4096;
+/// What names the cases that split; `judge` sees to it that none is left out.
+const SPLITTING: [&str; 4] = ["split", "across_chunks", "one_id_for_each_request", "larger_than_the_queue"];
 
 pub(super) fn run_suite(lab: &Lab, args: &[String]) -> Result<()> {
     run(&mut cargo(["build", "--quiet", "--package", "ibv-tools"]))?;
     let json = args.iter().any(|arg| arg == "--json");
-    let rest: Vec<&String> = args.iter().filter(|arg| *arg != "--json").collect();
-    let ibv = target().join("debug/ibv").display().to_string();
-    let expect = target().join("vm/known-failures.json");
-    fs::write(&expect, include_str!("known_failures.json"))?;
-    let expect = expect.display().to_string();
-    let fixed = [&ibv, "conformance", "--provider", "verbs", "--require", "verbs", "--json"];
-    let more = ["--deadline", PATIENCE, "--expect", &expect];
-    let command = fixed.into_iter().chain(more).chain(rest.iter().map(|arg| arg.as_str()));
-    let command: Vec<String> = command.map(str::to_owned).collect();
-    let ended = lab.run("conformance", &command, false)?;
-    if json {
-        print!("{}", ended.stdout);
-    }
-    let report: Value = serde_json::from_str(&ended.stdout)
+    let rest: Vec<String> = args.iter().filter(|arg| *arg != "--json").cloned().collect();
+    let ended = lab.run("conformance", &command(&rest)?, false)?;
+    let report = merged(&ended.stdout)
         .map_err(|e| format!("the suite ended with {} and printed no report: {e}", ended.code))?;
+    if json {
+        println!("{report:#}");
+    }
     eprint!("{}", summary(&report));
     judge(&report, if rest.is_empty() { ENOUGH } else { 1 })
+}
+
+/// The suite, and in the same boot those of its cases that split once more, in short pieces; only the suite
+/// where `rest` chooses cases.
+fn command(rest: &[String]) -> Result<Vec<String>> {
+    let expect = target().join("vm/known-failures.json");
+    fs::write(&expect, include_str!("known_failures.json"))?;
+    let ibv = target().join("debug/ibv").display().to_string();
+    let fixed = ["--provider", "verbs", "--require", "verbs", "--json", "--deadline", PATIENCE, "--expect"];
+    let fixed: Vec<String> =
+        fixed.map(str::to_owned).into_iter().chain([expect.display().to_string()]).collect();
+    let suite = [vec![ibv, "conformance".into()], fixed.clone(), rest.to_vec()].concat();
+    if !rest.is_empty() {
+        return Ok(suite);
+    }
+    let pieces = [vec!["--max-msg-size".into(), PIECE.to_string()], fixed, splitting()].concat();
+    let script = format!("\"$@\"; \"$1\" conformance {}", pieces.join(" "));
+    Ok([["sh", "-c", &script, "sh"].map(str::to_owned).to_vec(), suite].concat())
+}
+
+fn splitting() -> Vec<String> {
+    SPLITTING.iter().flat_map(|name| ["--case".to_owned(), (*name).to_owned()]).collect()
+}
+
+/// One report of those that follow each other; the runs of all but the first say that they were in pieces.
+fn merged(text: &str) -> Result<Value> {
+    let mut reports = serde_json::Deserializer::from_str(text).into_iter::<Value>();
+    let mut all = reports.next().ok_or("nothing at all")??;
+    for report in reports {
+        for mut run in runs(&report?).cloned() {
+            run["max_msg_size"] = PIECE.into();
+            all["providers"].as_array_mut().ok_or("no list of providers")?.push(run);
+        }
+    }
+    Ok(all)
 }
 
 /// One line for each dispatch and for each case that went wrong.
@@ -40,8 +71,10 @@ fn summary(report: &Value) -> String {
     for run in runs(report) {
         let (dispatch, device) = (word(run, "dispatch"), word(run, "device"));
         let [passed, failed, skipped] = ["passed", "failed", "skipped"].map(|name| count(run, name));
+        let pieces = run["max_msg_size"].as_u64().map(|n| format!(" in pieces of {n} bytes"));
+        let pieces = pieces.unwrap_or_default();
         text += &format!(
-            "verbs by {dispatch} dispatch on {device}: {passed} passed, {failed} failed, {skipped} skipped\n"
+            "verbs by {dispatch} dispatch on {device}{pieces}: {passed} passed, {failed} failed, {skipped} skipped\n"
         );
         for case in run["cases"].as_array().into_iter().flatten() {
             if !["passed", "skipped"].contains(&word(case, "outcome")) {
@@ -55,17 +88,33 @@ fn summary(report: &Value) -> String {
 
 fn judge(report: &Value, enough: u64) -> Result<()> {
     for dispatch in DISPATCHES {
-        let run = runs(report).find(|run| word(run, "dispatch") == dispatch);
-        let run = run.ok_or_else(|| format!("the suite did not run by {dispatch} dispatch"))?;
-        let (passed, failed) = (count(run, "passed"), count(run, "failed"));
+        let of_it: Vec<&Value> = runs(report).filter(|run| word(run, "dispatch") == dispatch).collect();
+        let suite = of_it.first().ok_or_else(|| format!("the suite did not run by {dispatch} dispatch"))?;
+        let (passed, failed) = (count(suite, "passed"), of_it.iter().map(|run| count(run, "failed")).max());
+        let failed = failed.unwrap_or(u64::MAX);
         if failed != 0 || passed < enough {
             return Err(format!(
                 "{dispatch} dispatch: {passed} passed of at least {enough}, {failed} failed"
             )
             .into());
         }
+        if let (true, Some(case)) = (of_it.len() > 1, unsplit(&of_it)) {
+            return Err(format!("{dispatch} dispatch: {case} passed neither whole nor in pieces").into());
+        }
     }
     Ok(())
+}
+
+/// A case that was left out for the length of the device's messages, and ran in no other way either.
+fn unsplit<'r>(runs: &[&'r Value]) -> Option<&'r str> {
+    let cases = |run: &'r Value| run["cases"].as_array().into_iter().flatten();
+    let passed = |name: &str| {
+        let mut all = runs.iter().flat_map(|run| cases(run));
+        all.any(|case| word(case, "name") == name && word(case, "outcome") == "passed")
+    };
+    let waits = |case: &&Value| word(case, "reason").contains("max_msg_size");
+    let mut left_out = runs.iter().flat_map(|run| cases(run)).filter(waits).map(|case| word(case, "name"));
+    left_out.find(|name| !passed(name))
 }
 
 fn runs(report: &Value) -> impl Iterator<Item = &Value> {
@@ -103,6 +152,36 @@ mod tests {
         one["providers"].as_array_mut().unwrap().pop();
         assert!(judge(&one, ENOUGH).unwrap_err().to_string().contains("dyn"));
         assert!(judge(&json!({}), 0).is_err());
+    }
+
+    #[test]
+    fn a_case_that_splits_has_to_pass_in_pieces() {
+        let case =
+            |outcome: &str, reason: &str| json!([{ "name": "splits", "outcome": outcome, "reason": reason }]);
+        let with = |first: Value, second: Value| {
+            let mut whole = report(70, 0);
+            let mut pieces = report(1, 0);
+            for (report, cases) in [(&mut whole, first), (&mut pieces, second)] {
+                report["providers"]
+                    .as_array_mut()
+                    .unwrap()
+                    .iter_mut()
+                    .for_each(|run| run["cases"] = cases.clone());
+            }
+            merged(&format!("{whole}\n{pieces}\n")).unwrap()
+        };
+        let skipped = || case("skipped", "needs capability max_msg_size of at most 1 MiB");
+        assert!(judge(&with(skipped(), case("passed", "")), ENOUGH).is_ok());
+        assert!(
+            judge(&with(skipped(), skipped()), ENOUGH)
+                .unwrap_err()
+                .to_string()
+                .contains("splits passed neither")
+        );
+        let mut failed = with(case("passed", ""), case("failed", "why"));
+        failed["providers"][3]["failed"] = 1.into();
+        assert!(judge(&failed, ENOUGH).is_err());
+        assert!(summary(&failed).contains("on rxe0 in pieces of 4096 bytes: 1 passed, 1 failed"));
     }
 
     #[test]
