@@ -81,6 +81,7 @@ impl Host {
         for cqn in cqs {
             self.engine.shared.cqs.remove(cqn);
         }
+        self.engine.shared.srqs.remove_context(id);
         self.engine.shared.regions.remove_context(id);
         self.domains.retain(|_, context| *context != id);
         self.addresses.retain(|_, handle| handle.context != id);
@@ -110,9 +111,10 @@ impl Host {
     /// Sends the events that are due; true if there were any.
     pub fn send_events(&mut self) -> bool {
         let mut any = false;
+        let now = self.engine.shared.now;
         for (_, cq) in self.engine.shared.cqs.iter_mut() {
             any |= cq.is_patient();
-            if !cq.take_event() {
+            if !cq.take_event(now) {
                 continue;
             }
             any = true;

@@ -35,6 +35,9 @@ abi! {
         uar_page_index: u16, reserved0: u16, reserved1: u32,
     }
     CreateCqResp = 8 { cqn: u32, reserved: u32 }
+    ResizeCq = 16 { buf_addr: u64, cqe_size: u16, reserved0: u16, reserved1: u32 }
+    CreateSrq = 32 { buf_addr: u64, db_addr: u64, flags: u32, reserved0: u32, uidx: u32, reserved1: u32 }
+    CreateSrqResp = 8 { srqn: u32, reserved: u32 }
     CreateQp = 56 {
         buf_addr: u64, db_addr: u64, sq_wqe_count: u32, rq_wqe_count: u32, rq_wqe_shift: u32, flags: u32, uidx: u32,
         bfreg_index: u32, sq_buf_addr: u64, ece_options: u32, dci_streams: u16, reserved: u16,

@@ -12,6 +12,8 @@ use crate::trace::{Breach, Event, Kind as Device, Trace};
 
 /// Counters of completion queues have 24 bits.
 const MASK: u32 = 0xff_ffff;
+/// `MLX5_CQE_RESIZE_CQ`.
+const RESIZED: u8 = 5;
 /// What the device leaves in the arm word once it took a request: no arm request has this value.
 const TAKEN: u32 = u32::MAX;
 
@@ -28,6 +30,27 @@ pub struct CqLayout {
     pub entry_size: u32,
     /// Whether overrun goes unnoticed (`IGNORE_OVERRUN`).
     pub ignore_overrun: bool,
+}
+
+/// When an event that is due may be sent: after so many completions, or so long after the first of them. Both 0: at once.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Moderation {
+    /// Completions; 0 for no count.
+    pub count: u16,
+    /// Microseconds; 0 for no limit.
+    pub period_us: u16,
+}
+
+impl Moderation {
+    /// Whether `n` completions, the first of them at `first`, are enough at `now`.
+    fn lets_pass(&self, n: u32, first: u64, now: u64) -> bool {
+        let off = *self == Self::default();
+        off || self.count > 0 && n >= u32::from(self.count) || self.ends(first).is_some_and(|end| now >= end)
+    }
+
+    fn ends(&self, first: u64) -> Option<u64> {
+        (self.period_us > 0).then(|| first + u64::from(self.period_us) * 1000)
+    }
 }
 
 /// A completion queue.
@@ -47,6 +70,10 @@ pub struct Cq {
     pub async_events: u32,
     /// It overran: nothing is written any more.
     pub dead: bool,
+    /// How its events are held back.
+    pub moderation: Moderation,
+    /// Completions since the last event, and when the first of them was written.
+    untold: (u32, u64),
     layout: CqLayout,
     ring: Pinned,
     records: Pinned,
@@ -90,6 +117,8 @@ impl Cq {
             events: 0,
             async_events: 0,
             dead: false,
+            moderation: Moderation::default(),
+            untold: (0, 0),
             layout,
             ring,
             records,
@@ -106,17 +135,13 @@ impl Cq {
             self.dead = true;
             return Err(Overrun);
         }
-        let slot = (self.producer & (self.layout.entries - 1)) as usize;
-        let owner = self.producer & self.layout.entries != 0;
-        let mut bytes = cqe.encode(owner, out.now);
+        let mut bytes = cqe.encode(self.owner(), out.now);
         if out.faults.on_cqe() {
             bytes[63] = 0x70 | bytes[63] & 1;
         }
         self.tell_armed(cqe.is_solicited());
-        let size = self.layout.entry_size as usize;
-        // The completion is the last 64 bytes of an entry of 128 (libmlx5's `get_sw_cqe`).
-        self.ring.publish(slot * size + size - 64, &bytes);
-        self.producer = self.producer.wrapping_add(1);
+        self.untold = if self.untold.0 == 0 { (1, out.now) } else { (self.untold.0 + 1, self.untold.1) };
+        self.publish(&bytes);
         if cqe.is_solicited() {
             self.solicited = self.producer;
         }
@@ -125,6 +150,44 @@ impl Cq {
             let (device, qpn, counter, bytes) = (Device::Mlx5, cqe.qpn, cqe.counter, bytes.to_vec());
             out.trace.event(Event::Completed { device, cqn, qpn, counter, status, bytes });
         }
+        Ok(())
+    }
+
+    /// The owner bit of the next entry.
+    fn owner(&self) -> bool {
+        self.producer & self.layout.entries != 0
+    }
+
+    fn publish(&mut self, bytes: &[u8; 64]) {
+        let slot = (self.producer & (self.layout.entries - 1)) as usize;
+        let size = self.layout.entry_size as usize;
+        // The completion is the last 64 bytes of an entry of 128 (libmlx5's `get_sw_cqe`).
+        self.ring.publish(slot * size + size - 64, bytes);
+        self.producer = self.producer.wrapping_add(1);
+    }
+
+    /// Bytes of an entry.
+    pub fn entry_size(&self) -> u32 {
+        self.layout.entry_size
+    }
+
+    /// Entries that the program has not given back.
+    pub fn pending(&self) -> u32 {
+        (self.producer & MASK).wrapping_sub(self.consumer()) & MASK
+    }
+
+    /// Whether the program could copy what is pending, and the entry that ends it, to a ring of so many entries.
+    pub fn fits(&self, entries: u32) -> bool {
+        self.pending() < entries.min(self.layout.entries)
+    }
+
+    /// Goes on in another ring. The last entry of the old one says so (`MLX5_CQE_RESIZE_CQ`), and counts.
+    pub fn resize(&mut self, buffer: u64, entries: u32) -> Result<(), Fault> {
+        let ring = Pinned::new(buffer, (entries * self.layout.entry_size) as usize)?;
+        let mut last = [0; 64];
+        last[63] = RESIZED << 4 | u8::from(self.owner());
+        self.publish(&last);
+        (self.layout.buffer, self.layout.entries, self.ring) = (buffer, entries, ring);
         Ok(())
     }
 
@@ -181,11 +244,19 @@ impl Cq {
 
     /// Whether an event is due; if so, the queue is no longer armed. A completion that was written while the queue was armed
     /// always tells; one that was there before tells unless the program has consumed it since.
-    pub fn take_event(&mut self) -> bool {
+    pub fn take_event(&mut self, now: u64) -> bool {
+        let (n, first) = self.untold;
+        if !self.wants_event() || !self.moderation.lets_pass(n, first, now) {
+            return false;
+        }
+        (self.armed, self.untold) = (None, (0, 0));
+        true
+    }
+
+    fn wants_event(&mut self) -> bool {
         let consumed = self.consumer();
         let Some(arm) = &mut self.armed else { return false };
         if arm.due {
-            self.armed = None;
             return true;
         }
         if arm.patience > 0 {
@@ -193,12 +264,13 @@ impl Cq {
             return false;
         }
         let arm = *arm;
-        let due =
-            self.is_ahead(arm.solicited_only, arm.consumer) && self.is_ahead(arm.solicited_only, consumed);
-        if due {
-            self.armed = None;
-        }
-        due
+        self.is_ahead(arm.solicited_only, arm.consumer) && self.is_ahead(arm.solicited_only, consumed)
+    }
+
+    /// When moderation lets an event pass that is due.
+    pub fn next_event(&self) -> Option<u64> {
+        self.armed.filter(|arm| arm.due)?;
+        self.moderation.ends(self.untold.1)
     }
 
     /// Whether an event is only being held back.
@@ -342,14 +414,14 @@ mod tests {
         let (mut rig, mut cq) = Rig::new(4, 64);
         rig.set(1, 0);
         cq.take_arm();
-        assert!(!cq.take_event());
+        assert!(!cq.take_event(0));
         rig.push(&mut cq, 0).unwrap();
-        assert!(cq.take_event());
-        assert!(!cq.take_event());
+        assert!(cq.take_event(0));
+        assert!(!cq.take_event(0));
         rig.set(1, 1 << 24 | 1);
         cq.take_arm();
         rig.push(&mut cq, 1).unwrap();
-        assert!(!cq.take_event(), "not solicited");
+        assert!(!cq.take_event(0), "not solicited");
     }
 
     #[test]
@@ -358,11 +430,11 @@ mod tests {
         rig.push(&mut cq, 0).unwrap();
         rig.set(1, 0);
         cq.take_arm();
-        assert!(!cq.take_event(), "held back");
+        assert!(!cq.take_event(0), "held back");
         rig.set(0, 1);
-        assert!((0..10).all(|_| !cq.take_event()));
+        assert!((0..10).all(|_| !cq.take_event(0)));
         rig.push(&mut cq, 1).unwrap();
-        assert!(cq.take_event());
+        assert!(cq.take_event(0));
     }
 
     #[test]
@@ -372,7 +444,7 @@ mod tests {
         cq.take_arm();
         rig.push(&mut cq, 0).unwrap();
         rig.set(0, 1);
-        assert_eq!((0..10).filter(|_| cq.take_event()).count(), 1);
+        assert_eq!((0..10).filter(|_| cq.take_event(0)).count(), 1);
     }
 
     #[test]
@@ -382,9 +454,9 @@ mod tests {
             rig.set(1, solicited_only);
             rig.push(&mut cq, 0).unwrap();
             rig.set(0, 1);
-            assert!(!cq.take_event(), "the register was not written yet");
+            assert!(!cq.take_event(0), "the register was not written yet");
             cq.take_arm();
-            assert_eq!((0..10).filter(|_| cq.take_event()).count(), events);
+            assert_eq!((0..10).filter(|_| cq.take_event(0)).count(), events);
         }
     }
 
@@ -395,6 +467,36 @@ mod tests {
         rig.set(1, 0);
         cq.take_arm();
         assert!(cq.is_patient());
-        assert_eq!((0..10).filter(|_| cq.take_event()).count(), 1);
+        assert_eq!((0..10).filter(|_| cq.take_event(0)).count(), 1);
+    }
+
+    #[test]
+    fn a_resized_queue_goes_on_in_its_new_ring_with_new_owner_bits() {
+        let (mut rig, mut cq) = Rig::new(4, 64);
+        (0..3).for_each(|i| rig.push(&mut cq, i).unwrap());
+        rig.set(0, 1);
+        assert!(cq.fits(4) && !cq.fits(2));
+        let (larger, _) = Rig::new(8, 64);
+        cq.resize(larger.ring.as_ptr() as u64, 8).unwrap();
+        assert_eq!(rig.op_own(3, 8), 5 << 4, "the end of the old ring");
+        (3..8).for_each(|i| rig.push(&mut cq, i).unwrap());
+        let codes: Vec<u8> = (0..8).map(|i| larger.op_own(i, 8)).collect();
+        assert_eq!(codes, [1, 15 << 4, 15 << 4, 15 << 4, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn moderation_holds_an_event_back_by_count_and_by_time() {
+        let (mut rig, mut cq) = Rig::new(8, 64);
+        cq.moderation = Moderation { count: 3, period_us: 10 };
+        rig.set(1, 0);
+        cq.take_arm();
+        (0..2).for_each(|i| rig.push(&mut cq, i).unwrap());
+        assert!(!cq.take_event(9_999));
+        assert_eq!(cq.next_event(), Some(10_000));
+        assert!(cq.take_event(10_000));
+        rig.set(1, 1 << 28 | 2);
+        cq.take_arm();
+        (2..5).for_each(|i| rig.push(&mut cq, i).unwrap());
+        assert!(cq.take_event(0), "three are enough");
     }
 }

@@ -212,7 +212,8 @@ impl Engine {
     /// When something is due that only time brings, in nanoseconds.
     pub fn next_time(&self) -> Option<u64> {
         let timers = self.qps.values().filter_map(|q| q.requester.next_timer());
-        timers.chain(self.shared.fabric.next_due()).filter(|t| *t > self.shared.now).min()
+        let events = self.shared.cqs.iter().filter_map(|(_, cq)| cq.next_event());
+        timers.chain(events).chain(self.shared.fabric.next_due()).filter(|t| *t > self.shared.now).min()
     }
 
     /// Looks for breaches that show only while the program is idle (strict mode).

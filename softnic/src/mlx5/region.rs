@@ -55,6 +55,19 @@ impl Regions {
         self.slots.get(&model::key_index(key)).filter(|(tag, _)| *tag == key as u8).map(|(_, region)| region)
     }
 
+    /// The region of a key, to change it.
+    pub fn get_mut(&mut self, key: u32) -> Option<&mut Region> {
+        let slot = self.slots.get_mut(&model::key_index(key)).filter(|(tag, _)| *tag == key as u8);
+        slot.map(|(_, region)| region)
+    }
+
+    /// Puts another region under a key; `None` if there was none.
+    pub fn replace(&mut self, key: u32, mut region: Region) -> Option<()> {
+        (region.facts.lkey, region.facts.rkey) = (key, key);
+        *self.get_mut(key)? = region;
+        Some(())
+    }
+
     /// Removes the region of a key.
     pub fn remove(&mut self, key: u32) -> Option<Region> {
         self.get(key)?;

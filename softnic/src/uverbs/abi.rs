@@ -109,6 +109,23 @@ abi! {
         reserved: [u8; 2],
     }
     ExModifyQpResp = 8 { comp_mask: u32, response_length: u32 }
+    CreateSrq = 32 {
+        response: u64, user_handle: u64, pd_handle: u32, max_wr: u32, max_sge: u32, srq_limit: u32,
+    }
+    CreateSrqResp = 16 { srq_handle: u32, max_wr: u32, max_sge: u32, srqn: u32 }
+    ModifySrq = 16 { srq_handle: u32, attr_mask: u32, max_wr: u32, srq_limit: u32 }
+    QuerySrq = 16 { response: u64, srq_handle: u32, reserved: u32 }
+    QuerySrqResp = 16 { max_wr: u32, max_sge: u32, srq_limit: u32, reserved: u32 }
+    DestroySrq = 16 { response: u64, srq_handle: u32, reserved: u32 }
+    DestroySrqResp = 4 { events_reported: u32 }
+    ResizeCq = 16 { response: u64, cq_handle: u32, cqe: u32 }
+    ResizeCqResp = 8 { cqe: u32, reserved: u32 }
+    ExModifyCq = 16 { cq_handle: u32, attr_mask: u32, count: u16, period: u16, reserved: u32 }
+    ReregMr = 48 {
+        response: u64, mr_handle: u32, flags: u32, start: u64, length: u64, hca_va: u64, pd_handle: u32,
+        access_flags: u32,
+    }
+    ReregMrResp = 8 { lkey: u32, rkey: u32 }
     DestroyQp = 16 { response: u64, qp_handle: u32, reserved: u32 }
     DestroyQpResp = 4 { events_reported: u32 }
     CreateAh = 56 {
@@ -130,14 +147,22 @@ pub mod cmd {
     pub const CREATE_AH: u32 = 5;
     pub const DESTROY_AH: u32 = 8;
     pub const REG_MR: u32 = 9;
+    pub const REREG_MR: u32 = 11;
     pub const DEREG_MR: u32 = 13;
     pub const CREATE_COMP_CHANNEL: u32 = 17;
     pub const CREATE_CQ: u32 = 18;
+    pub const RESIZE_CQ: u32 = 19;
     pub const DESTROY_CQ: u32 = 20;
     pub const CREATE_QP: u32 = 24;
     pub const QUERY_QP: u32 = 25;
     pub const MODIFY_QP: u32 = 26;
     pub const DESTROY_QP: u32 = 27;
+    pub const CREATE_SRQ: u32 = 32;
+    pub const MODIFY_SRQ: u32 = 33;
+    pub const QUERY_SRQ: u32 = 34;
+    pub const DESTROY_SRQ: u32 = 35;
+    /// Extended alone (`IB_USER_VERBS_EX_CMD_MODIFY_CQ`).
+    pub const EX_MODIFY_CQ: u32 = 57 | EXTENDED;
     /// Set in the command word of the extended commands.
     pub const EXTENDED: u32 = 0x8000_0000;
 }
@@ -148,6 +173,7 @@ pub mod ioctl {
     pub const OBJECT_PD: u16 = 1;
     pub const OBJECT_CQ: u16 = 3;
     pub const OBJECT_QP: u16 = 4;
+    pub const OBJECT_SRQ: u16 = 5;
     pub const OBJECT_AH: u16 = 6;
     pub const OBJECT_MR: u16 = 7;
     pub const OBJECT_ASYNC_EVENT: u16 = 16;

@@ -28,14 +28,20 @@ fn core_sizes(command: u32) -> Option<(usize, usize)> {
         cmd::CREATE_AH => sizes::<abi::CreateAh, abi::CreateAhResp>(),
         cmd::DESTROY_AH => sizes::<abi::DestroyAh, ()>(),
         cmd::REG_MR => sizes::<abi::RegMr, abi::RegMrResp>(),
+        cmd::REREG_MR => sizes::<abi::ReregMr, abi::ReregMrResp>(),
         cmd::DEREG_MR => sizes::<abi::DeregMr, ()>(),
         cmd::CREATE_COMP_CHANNEL => sizes::<u64, abi::CreateCompChannelResp>(),
         cmd::CREATE_CQ => sizes::<abi::CreateCq, abi::CreateCqResp>(),
+        cmd::RESIZE_CQ => sizes::<abi::ResizeCq, abi::ResizeCqResp>(),
         cmd::DESTROY_CQ => sizes::<abi::DestroyCq, abi::DestroyCqResp>(),
         cmd::CREATE_QP => sizes::<abi::CreateQp, abi::CreateQpResp>(),
         cmd::QUERY_QP => sizes::<abi::QueryQp, abi::QueryQpResp>(),
         cmd::MODIFY_QP => sizes::<abi::ModifyQp, ()>(),
         cmd::DESTROY_QP => sizes::<abi::DestroyQp, abi::DestroyQpResp>(),
+        cmd::CREATE_SRQ => sizes::<abi::CreateSrq, abi::CreateSrqResp>(),
+        cmd::MODIFY_SRQ => sizes::<abi::ModifySrq, ()>(),
+        cmd::QUERY_SRQ => sizes::<abi::QuerySrq, abi::QuerySrqResp>(),
+        cmd::DESTROY_SRQ => sizes::<abi::DestroySrq, abi::DestroySrqResp>(),
         _ => None,
     }
 }
@@ -83,6 +89,7 @@ impl Host {
             cmd::CREATE_AH => self.create_ah(context, call),
             cmd::DESTROY_AH => self.destroy_ah(context, call.input::<abi::DestroyAh>().ah_handle),
             cmd::REG_MR => self.reg_mr_call(context, call),
+            cmd::REREG_MR => self.rereg_mr_call(context, call),
             cmd::DEREG_MR => self.dereg_mr(context, call.input::<abi::DeregMr>().mr_handle),
             cmd::CREATE_COMP_CHANNEL => {
                 let fd = self.context(context)?.open_channel()? as u32;
@@ -90,6 +97,8 @@ impl Host {
             }
             cmd::CREATE_CQ => self.create_cq_call(context, call),
             EX_CREATE_CQ => self.create_cq_ex(context, call),
+            cmd::RESIZE_CQ => self.resize_cq_call(context, call),
+            cmd::EX_MODIFY_CQ => self.modify_cq(context, &call.input()),
             cmd::DESTROY_CQ => {
                 let answer = self.destroy_cq(context, call.input::<abi::DestroyCq>().cq_handle)?;
                 call.output.put(&answer)
@@ -104,6 +113,16 @@ impl Host {
             cmd::DESTROY_QP => {
                 let events_reported = self.destroy_qp(context, call.input::<abi::DestroyQp>().qp_handle)?;
                 call.output.put(&abi::DestroyQpResp { events_reported })
+            }
+            cmd::CREATE_SRQ => self.create_srq_call(context, call),
+            cmd::MODIFY_SRQ => self.modify_srq(context, &call.input()),
+            cmd::QUERY_SRQ => {
+                let answer = self.query_srq(context, call.input::<abi::QuerySrq>().srq_handle)?;
+                call.output.put(&answer)
+            }
+            cmd::DESTROY_SRQ => {
+                let answer = self.destroy_srq(context, call.input::<abi::DestroySrq>().srq_handle)?;
+                call.output.put(&answer)
             }
             _ => Err(Errno::OPNOTSUPP),
         }
@@ -220,7 +239,7 @@ impl Host {
             cap: request.cap,
             all_signalled: request.sq_sig_all != 0,
             kind: request.qp_type,
-            shared_receive: request.is_srq != 0,
+            srq: (request.is_srq != 0).then_some(request.srq_handle),
         };
         let answer = self.create_qp_driver(context, new, call)?;
         call.output.put(&answer)
@@ -239,7 +258,7 @@ impl Host {
             cap: request.cap,
             all_signalled: request.sq_sig_all != 0,
             kind: request.qp_type,
-            shared_receive: request.is_srq != 0,
+            srq: (request.is_srq != 0).then_some(request.srq_handle),
         };
         let base = self.create_qp_driver(context, new, call)?;
         let response_length = size_of::<abi::ExCreateQpResp>() as u32;
@@ -283,10 +302,12 @@ fn ucontext(registers: u32, ports: u16) -> mlx5::AllocUcontextResp {
         max_rq_desc_sz: 512,
         max_send_wqebb: query::MAX_QP_WR,
         max_recv_wr: query::MAX_QP_WR,
+        max_srq_recv_wr: query::MAX_QP_WR,
         num_ports: ports,
         response_length: size_of::<mlx5::AllocUcontextResp>() as u32,
         cqe_version: 1,
-        cmds_supp_uhw: 1,
+        // QUERY_DEVICE and CREATE_AH take the driver's part.
+        cmds_supp_uhw: 3,
         eth_min_inline: mlx5::INLINE_MODE_NONE,
         log_uar_size: 12,
         num_uars_per_page: 1,

@@ -21,7 +21,7 @@ const MAX_ATTRIBUTES: u16 = 64;
 const SQ_SIG_ALL: u64 = 1 << 12;
 
 /// The attributes of one call.
-struct Attributes {
+pub(crate) struct Attributes {
     /// Address in the program of the first one.
     base: u64,
     list: Vec<abi::IoctlAttr>,
@@ -46,7 +46,7 @@ impl Attributes {
     }
 
     /// Refuses mandatory attributes that the method doesn't know; drivers' own buffers are always known.
-    fn only(&self, known: &[u16]) -> Result<(), Errno> {
+    pub(crate) fn only(&self, known: &[u16]) -> Result<(), Errno> {
         let strange = |a: &&abi::IoctlAttr| {
             let id = a.attr_id;
             a.flags & ioctl::MANDATORY != 0
@@ -57,16 +57,16 @@ impl Attributes {
     }
 
     /// A small value, or a handle.
-    fn value(&self, id: u16) -> Option<u64> {
+    pub(crate) fn value(&self, id: u16) -> Option<u64> {
         self.find(id).map(|(_, a)| a.data)
     }
 
-    fn need(&self, id: u16) -> Result<u64, Errno> {
+    pub(crate) fn need(&self, id: u16) -> Result<u64, Errno> {
         self.value(id).ok_or(Errno::INVAL)
     }
 
     /// Input bytes: in the attribute itself up to 8, else where it points.
-    fn input(&self, id: u16) -> Result<Vec<u8>, Errno> {
+    pub(crate) fn input(&self, id: u16) -> Result<Vec<u8>, Errno> {
         match self.find(id) {
             None => Ok(Vec::new()),
             Some((_, a)) if a.len <= 8 => Ok(a.data.to_ne_bytes()[..usize::from(a.len)].to_vec()),
@@ -79,7 +79,7 @@ impl Attributes {
     }
 
     /// Writes an output and marks it as written.
-    fn put<T: Pod>(&self, id: u16, value: &T) -> Result<(), Errno> {
+    pub(crate) fn put<T: Pod>(&self, id: u16, value: &T) -> Result<(), Errno> {
         let Some((at, attr)) = self.find(id) else { return Ok(()) };
         self.output(id).put(value)?;
         self.mark(at, attr)
@@ -103,14 +103,14 @@ impl Attributes {
     }
 
     /// Answers a handle or a descriptor, in the attribute itself.
-    fn put_handle(&self, id: u16, handle: u64) -> Result<(), Errno> {
+    pub(crate) fn put_handle(&self, id: u16, handle: u64) -> Result<(), Errno> {
         let (at, _) = self.find(id).ok_or(Errno::INVAL)?;
         let addr = self.address(at, 8);
         Ok(memory::write(addr, &handle.to_ne_bytes())?)
     }
 
     /// The driver's buffers, as the older commands have them.
-    fn driver_call(&self) -> Result<Call, Errno> {
+    pub(crate) fn driver_call(&self) -> Result<Call, Errno> {
         Ok(Call {
             driver_input: self.input(ioctl::UHW_IN)?,
             driver_output: self.output(ioctl::UHW_OUT),
@@ -181,6 +181,11 @@ impl Host {
             (ioctl::OBJECT_CQ, 0) => self.counted(|h| h.create_cq_native(context, a)),
             (ioctl::OBJECT_CQ, 1) => self.counted(|h| {
                 let answer = h.destroy_cq(context, a.need(0)? as u32)?;
+                a.put(1, &answer)
+            }),
+            (ioctl::OBJECT_SRQ, 0) => self.counted(|h| h.create_srq_native(context, a)),
+            (ioctl::OBJECT_SRQ, 1) => self.counted(|h| {
+                let answer = h.destroy_srq(context, a.need(0)? as u32)?;
                 a.put(1, &answer)
             }),
             (ioctl::OBJECT_QP, 0) => self.counted(|h| h.create_qp_native(context, a)),
@@ -299,7 +304,7 @@ impl Host {
     }
 
     fn create_qp_native(&mut self, context: u32, a: &Attributes) -> Result<(), Errno> {
-        a.only(&[0, 2, 4, 5, 7, 8, 9, 10, 12, 13, 14])?;
+        a.only(&[0, 2, 3, 4, 5, 7, 8, 9, 10, 12, 13, 14])?;
         let flags = a.value(10).unwrap_or(0);
         if flags & !SQ_SIG_ALL != 0 {
             return Err(Errno::OPNOTSUPP);
@@ -312,7 +317,7 @@ impl Host {
             cap: abi::decode(&a.input(8)?),
             all_signalled: flags & SQ_SIG_ALL != 0,
             kind: a.need(9)? as u8,
-            shared_receive: a.value(3).is_some(),
+            srq: a.value(3).map(|handle| handle as u32),
         };
         let answer = self.create_qp_driver(context, new, &a.driver_call()?)?;
         a.put(13, &answer.cap)?;

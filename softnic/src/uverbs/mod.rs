@@ -10,6 +10,9 @@ pub mod ioctl;
 pub mod modify;
 pub mod objects;
 pub mod query;
+pub mod rereg;
+pub mod resize;
+pub mod srq;
 
 /// An error number, as a failed system call reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

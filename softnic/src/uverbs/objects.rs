@@ -13,6 +13,7 @@ use crate::mlx5::abi as mlx5;
 use crate::mlx5::cq::{Cq, CqLayout};
 use crate::mlx5::qp::{Qp, QpLayout};
 use crate::mlx5::region::Region;
+use crate::mlx5::transition::Transport;
 use crate::mlx5::wqe::MAX_DESCRIPTOR;
 use crate::uverbs::abi::{DestroyCqResp, QpCap};
 use crate::uverbs::query::{MAX_CQE, MAX_QP_WR};
@@ -24,8 +25,6 @@ const ZERO_BASED: u32 = 1 << 5;
 const HUGETLB: u32 = 1 << 7;
 const OPTIONAL_ACCESS: u32 = 0x3ff0_0000;
 
-/// A reliable connection, as verbs numbers the types.
-const QPT_RC: u8 = 2;
 /// `IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN`.
 const IGNORE_OVERRUN: u32 = 2;
 
@@ -90,8 +89,8 @@ pub struct NewQp {
     pub all_signalled: bool,
     /// Type.
     pub kind: u8,
-    /// Whether it shares a receive queue.
-    pub shared_receive: bool,
+    /// The shared receive queue that it uses.
+    pub srq: Option<u32>,
 }
 
 impl Host {
@@ -107,6 +106,7 @@ impl Host {
         self.check_pd(context, pd)?;
         let used = self.engine.shared.regions.uses_domain(pd)
             || self.engine.qps.values().any(|q| q.pd == pd)
+            || self.engine.shared.srqs.uses_domain(pd)
             || self.addresses.values().any(|a| a.pd == pd);
         if used {
             return Err(Errno::BUSY);
@@ -121,12 +121,14 @@ impl Host {
 
     /// Registers memory; answers its key, which is also its handle.
     pub fn reg_mr(&mut self, context: u32, new: NewRegion) -> Result<u32, Errno> {
+        let region = self.new_region(context, new)?;
+        Ok(self.engine.shared.regions.insert(region))
+    }
+
+    /// Checks a registration and backs it with memory.
+    pub(crate) fn new_region(&self, context: u32, new: NewRegion) -> Result<Region, Errno> {
         self.check_pd(context, new.pd)?;
-        let access = Access::from_bits_retain(new.access);
-        let remote_write = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
-        if new.access & !KNOWN_ACCESS != 0 || remote_write && !access.contains(Access::LOCAL_WRITE) {
-            return Err(Errno::INVAL);
-        }
+        let access = check_access(new.access)?;
         let (base, mapping) = self.back(&new)?;
         if new.len == 0 || base.checked_add(new.len).is_none() {
             return Err(Errno::INVAL);
@@ -135,7 +137,7 @@ impl Host {
             check_mapped(base, new.len)?;
         }
         let facts = model::Region { lkey: 0, rkey: 0, pd: new.pd, base: new.iova, len: new.len, access };
-        Ok(self.engine.shared.regions.insert(Region { context, facts, base, mapping }))
+        Ok(Region { context, facts, base, mapping })
     }
 
     fn back(&self, new: &NewRegion) -> Result<(u64, Option<Mapping>), Errno> {
@@ -214,7 +216,7 @@ impl Host {
         })
     }
 
-    fn check_cq(&self, context: u32, cqn: u32) -> Result<(), Errno> {
+    pub(crate) fn check_cq(&self, context: u32, cqn: u32) -> Result<(), Errno> {
         match self.engine.shared.cqs.get(cqn) {
             Some(cq) if cq.context == context => Ok(()),
             _ => Err(Errno::INVAL),
@@ -228,6 +230,7 @@ impl Host {
         new: NewQp,
         driver: &mlx5::CreateQp,
     ) -> Result<(u32, mlx5::CreateQpResp), Errno> {
+        let transport = Transport::from_code(new.kind).ok_or(Errno::OPNOTSUPP)?;
         self.check_new_qp(context, &new, driver)?;
         let qpn = self.engine.free_qpn().ok_or(Errno::NOMEM)?;
         let layout = QpLayout {
@@ -244,6 +247,7 @@ impl Host {
         uar.pages.attach(page);
         (qp.device, qp.page, qp.uidx) = (uar.device, page, driver.uidx);
         (qp.pd, qp.send_cq, qp.receive_cq) = (new.pd, new.send_cq, new.receive_cq);
+        (qp.transport, qp.srq) = (transport, new.srq);
         (qp.user_handle, qp.all_signalled) = (new.user_handle, new.all_signalled);
         let cap = new.cap;
         qp.caps = [cap.max_send_wr, cap.max_recv_wr, cap.max_send_sge, cap.max_recv_sge, cap.max_inline_data];
@@ -252,12 +256,15 @@ impl Host {
     }
 
     fn check_new_qp(&self, context: u32, new: &NewQp, driver: &mlx5::CreateQp) -> Result<(), Errno> {
-        if new.kind != QPT_RC || new.shared_receive || driver.flags & mlx5::qp_flag::SIGNATURE != 0 {
+        if driver.flags & mlx5::qp_flag::SIGNATURE != 0 {
             return Err(Errno::OPNOTSUPP);
         }
         self.check_pd(context, new.pd)?;
         self.check_cq(context, new.send_cq)?;
         self.check_cq(context, new.receive_cq)?;
+        if let Some(srq) = new.srq {
+            self.check_srq(context, srq)?;
+        }
         let counts = [driver.sq_wqe_count, driver.rq_wqe_count];
         let odd = counts.iter().any(|n| *n != 0 && !n.is_power_of_two() || *n > MAX_QP_WR);
         let slot = 1u64.checked_shl(driver.rq_wqe_shift).unwrap_or(u64::MAX);
@@ -284,6 +291,16 @@ impl Host {
     pub fn qp(&mut self, context: u32, qpn: u32) -> Result<&mut Qp, Errno> {
         self.engine.qps.get_mut(&qpn).filter(|q| q.context == context).ok_or(Errno::INVAL)
     }
+}
+
+/// Access flags that go together, and that the device has: on-demand paging is not among them.
+pub(crate) fn check_access(flags: u32) -> Result<Access, Errno> {
+    let access = Access::from_bits_retain(flags);
+    let remote_write = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
+    if flags & !KNOWN_ACCESS != 0 || remote_write && !access.contains(Access::LOCAL_WRITE) {
+        return Err(Errno::INVAL);
+    }
+    Ok(access)
 }
 
 /// The register that libmlx5 named, or one that we pick.

@@ -8,6 +8,10 @@ use crate::uverbs::abi::{ExQueryDeviceResp, GidEntry, QueryDeviceResp, QueryPort
 pub const MAX_CQE: u32 = (1 << 22) - 1;
 /// Most basic blocks of a send queue, and most receives.
 pub const MAX_QP_WR: u32 = 32768;
+/// Most pieces of a shared receive: a slot of 512 bytes less its link.
+pub const MAX_SRQ_SGE: u32 = 31;
+/// Most completions, and most microseconds, that an event may wait for.
+pub const MAX_MODERATION: u16 = u16::MAX;
 /// Most READs and atomics under way on a queue pair.
 pub const MAX_RD_ATOMIC: u8 = 16;
 /// Entries of a port's partition-key table.
@@ -40,6 +44,9 @@ pub fn device(description: &DeviceDescription) -> QueryDeviceResp {
         max_qp_init_rd_atom: u32::from(MAX_RD_ATOMIC),
         atomic_cap: 1,
         max_ah: i32::MAX as u32,
+        max_srq: 1 << 16,
+        max_srq_wr: MAX_QP_WR - 1,
+        max_srq_sge: MAX_SRQ_SGE,
         max_pkeys: PKEYS,
         local_ca_ack_delay: 16,
         phys_port_cnt: description.ports.len() as u8,
@@ -56,6 +63,8 @@ pub fn device_ex(description: &DeviceDescription) -> ExQueryDeviceResp {
         // Completion timestamps count nanoseconds; the unit here is kHz.
         hca_core_clock: 1_000_000,
         device_cap_flags_ex: u64::from(CAP_FLAGS),
+        max_cq_moderation_count: MAX_MODERATION,
+        max_cq_moderation_period: MAX_MODERATION,
         ..Default::default()
     }
 }
