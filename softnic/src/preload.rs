@@ -81,6 +81,7 @@ macro_rules! next {
 
 next! {
     next_open: c"open" as unsafe extern "C" fn(*const c_char, c_int, ...) -> c_int;
+    next_access: c"access" as unsafe extern "C" fn(*const c_char, c_int) -> c_int;
     next_opendir: c"opendir" as unsafe extern "C" fn(*const c_char) -> *mut libc::DIR;
     next_open64: c"open64" as unsafe extern "C" fn(*const c_char, c_int, ...) -> c_int;
     next_stat: c"stat" as unsafe extern "C" fn(*const c_char, *mut Stat) -> c_int;
@@ -182,6 +183,20 @@ pub unsafe extern "C" fn open64(path: *const c_char, flags: c_int, mode: mode_t)
         Some(device) => open_device(device),
         // SAFETY: the caller's contract.
         None => unsafe { next_open64()(path, flags, mode) },
+    }
+}
+
+/// Asks whether a file, or a device, may be opened. UCX does before it opens one.
+///
+/// # Safety
+///
+/// As `access(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn access(path: *const c_char, mode: c_int) -> c_int {
+    match device_of_path(path) {
+        Some(_) => 0,
+        // SAFETY: the caller's contract.
+        None => unsafe { next_access()(path, mode) },
     }
 }
 
