@@ -53,14 +53,19 @@ fn made_up() -> Result<PathBuf> {
     let path = target().join("demo.bin");
     eprintln!("no library of {} MB beside the compiler; making {}", ENOUGH / 1_000_000, path.display());
     fs::create_dir_all(target())?;
-    let (mut file, mut state) = (BufWriter::new(File::create(&path)?), 0x9e37_79b9_7f4a_7c15u64);
-    for _ in 0..ENOUGH.div_ceil(8) {
+    write_bytes(&path, ENOUGH)?;
+    Ok(path)
+}
+
+/// Writes a file of `len` bytes, rounded up to words.
+pub(crate) fn write_bytes(path: &Path, len: u64) -> Result<()> {
+    let (mut file, mut state) = (BufWriter::new(File::create(path)?), 0x9e37_79b9_7f4a_7c15u64);
+    for _ in 0..len.div_ceil(8) {
         // xorshift64: bytes that no two places share.
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
         file.write_all(&state.to_le_bytes())?;
     }
-    file.flush()?;
-    Ok(path)
+    Ok(file.flush()?)
 }

@@ -5,6 +5,7 @@ use crate::{
     new_provider, pair, sanitizers,
     sh::{Result, cargo, debian_packages, nightly, program, root, run, succeeds, target},
     suite, tidy, vm,
+    workspace::{FEATURES, cargo_all},
 };
 
 use std::{env, fs, path::Path};
@@ -46,6 +47,11 @@ pub(crate) const LANES: &[Lane] = &[
     everybody("fmt", "rustfmt agrees", fmt),
     everybody("tidy", "dependency arrows, unsafe files, sizes, words", || done(tidy::run(&[]))),
     everybody("clippy", "no lint, in any target", clippy),
+    maintainers(
+        "rdma-core",
+        "builds a newer rdma-core than the system's, for the tests that run unmodified tools on both",
+        newer_rdma_core,
+    ),
     everybody("test", "unit and integration tests, all features", test),
     everybody("doctest", "examples in documentation and README", doctest),
     everybody(
@@ -65,12 +71,6 @@ pub(crate) const LANES: &[Lane] = &[
     ),
     everybody("loom", "every interleaving of credits and completion queues", loom),
     maintainers("bindgen", "the committed bindings are what the newest headers give", bindgen),
-    maintainers("oracle", "layouts against the rdma-sys crate", oracle),
-    maintainers(
-        "rdma-core",
-        "unmodified tools and the suite on a newer rdma-core than the system's",
-        newer_rdma_core,
-    ),
     maintainers("miri", "no undefined behaviour in the core and the mock", sanitizers::miri),
     maintainers("asan", "no bad access in the core and the mock, AddressSanitizer", sanitizers::asan),
     maintainers("tsan", "no data race in the core and the mock, ThreadSanitizer", sanitizers::tsan),
@@ -80,17 +80,12 @@ pub(crate) const LANES: &[Lane] = &[
         sanitizers::valgrind,
     ),
     maintainers("cost", "instructions a request and a completion cost", cost),
-    maintainers("deny", "licences, duplicates and sources of dependencies", deny),
     maintainers(
         "vm",
         "the suite, and a file between two hosts, on a real kernel's Soft-RoCE in QEMU",
         vm::lane,
     ),
 ];
-
-/// Everything that needs no vendor library to build.
-const FEATURES: &str =
-    "ibv/mlx5,ibv/mock,ibv/recorder,ibv/serde,ibv/tokio,ibv/topology,ibv/tracing,ibv/verbs";
 
 pub(crate) fn done(result: Result<()>) -> Result<Ran> {
     result.map(|()| Ran::Passed)
@@ -101,29 +96,24 @@ fn fmt() -> Result<Ran> {
 }
 
 fn clippy() -> Result<Ran> {
-    let common = [
-        "clippy",
-        "--keep-going",
-        "--workspace",
-        "--all-targets",
-        "--features",
-        FEATURES,
-        "--",
-        "-D",
-        "warnings",
-    ];
-    done(run(&mut cargo(common)))
+    let words = ["clippy", "--keep-going", "--all-targets"];
+    done(run(cargo_all(words).args(["--", "-D", "warnings"])))
 }
 
 fn doc() -> Result<Ran> {
-    let args = ["doc", "--workspace", "--no-deps", "--features", FEATURES];
-    done(run(cargo(args).env("RUSTDOCFLAGS", "-D warnings")))
+    done(run(cargo_all(["doc", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings")))
 }
 
 /// Has nextest, which stops a test that hangs; cargo's own runner does not.
 fn nextest() -> bool {
     succeeds(&mut cargo(["nextest", "--version"]))
 }
+
+/// Tests that are the suite on one provider, hundreds of cases each: a process for each case, as nextest has
+/// it, takes longer than the case. Cases have deadlines of their own.
+const SUITES: [&str; 4] = ["conformance", "mimic", "mock", "softnic"];
+/// How long all of those may take, seconds.
+const SUITES_LIMIT: &str = "600";
 
 /// What tests compare with or run unmodified: the C compiler and headers, the vendor libraries, the tools.
 const TESTS_NEED: [&str; 6] =
@@ -136,29 +126,40 @@ fn test() -> Result<Ran> {
         Err(why) => eprintln!("going on without: {why}"),
         Ok(()) => {}
     }
-    let runner: &[&str] = if nextest() {
-        &["nextest", "run", "--no-fail-fast"]
-    } else {
-        &["test", "--no-fail-fast", "--tests", "--bins", "--lib"]
-    };
-    done(run(cargo(runner).args(["--workspace", "--features", FEATURES])))
+    if !nextest() {
+        return done(run(&mut cargo_all(["test", "--no-fail-fast", "--tests", "--bins", "--lib"])));
+    }
+    let suites = SUITES.map(|name| format!("binary({name})")).join(" | ");
+    let others = format!("not (kind(test) & ({suites}))");
+    let mut apart = cargo_all(["nextest", "run", "--no-fail-fast", "-E", &others]);
+    // What was built for the tests has to be used by them.
+    if env::var_os("CI").is_some() && target().join("rdma-core").is_dir() {
+        apart.env("IBV_REQUIRE", "softnic-tools");
+    }
+    let apart = run(&mut apart);
+    let mut together = program("timeout", ["--kill-after=10", SUITES_LIMIT]);
+    let cargo = cargo_all(["test", "--no-fail-fast", "--quiet"]);
+    together.arg(cargo.get_program()).args(cargo.get_args());
+    let together = run(together.args(SUITES.iter().flat_map(|name| ["--test", *name])));
+    apart.and(together)?;
+    Ok(Ran::Passed)
 }
 
 fn doctest() -> Result<Ran> {
-    done(run(&mut cargo(["test", "--doc", "--workspace", "--features", FEATURES])))
+    done(run(&mut cargo_all(["test", "--doc"])))
 }
 
 /// Feature unification would hide a feature that is missing, and a C compiler one that is needed: each
 /// crate by itself, with compilers that always fail.
 fn bare() -> Result<Ran> {
-    for package in ["ibv-core", "provider-mock"] {
+    for package in ["ibv-core", "ibv-topology", "provider-mock"] {
         let check = ["check", "--package", package, "--no-default-features"];
         run(cargo(check).env("CC", "false").env("CXX", "false"))?;
     }
-    // What must not compile was shown in the lane `test`, at length.
+    // What must not compile was shown in the lane `test`, at length. The same build as the lane `valgrind`'s.
     let nextest_run = ["nextest", "run", "-E", "not binary(compile_fail)"];
     let runner: &[&str] = if nextest() { &nextest_run } else { &["test", "--tests"] };
-    run(cargo(runner).args(["--package", "ibv-core", "--no-default-features"]))?;
+    run(cargo(runner).args(sanitizers::PACKAGES))?;
     crate::abi::run(&["--bare".into()])?;
     // The whole workspace needs a C compiler, and nothing else.
     let mut hidden = program("bash", ["xtask/scripts/bare.sh", "--with-cc", "cargo", "build", "--workspace"]);
@@ -174,18 +175,12 @@ fn bindgen() -> Result<Ran> {
     done(crate::bindgen::run(&["--check".into()]).map_err(|e| e.to_string().into()))
 }
 
-fn oracle() -> Result<Ran> {
-    done(crate::abi::run(&["--oracle".into()]))
-}
-
-/// Builds it once; the tests find it in the build folder.
+/// Only builds it: the tests of the lane `test` find it in the build folder.
 fn newer_rdma_core() -> Result<Ran> {
-    debian_packages(&TESTS_NEED)?;
-    if let Err(why) = crate::rdma_core::run(&[]) {
-        return Ok(Ran::Not(format!("no newer rdma-core to be had: {why}")));
+    match crate::rdma_core::run(&[]) {
+        Ok(()) => Ok(Ran::Passed),
+        Err(why) => Ok(Ran::Not(format!("no newer rdma-core to be had: {why}"))),
     }
-    let tools = ["test", "--package", "softnic", "--test", "tools"];
-    done(run(cargo(tools).env("IBV_REQUIRE", "softnic-tools")))
 }
 
 fn conformance() -> Result<Ran> {
@@ -215,7 +210,7 @@ fn certified(provider: &Path) -> Result<()> {
 
 /// The models are in `ibv-core/src/sync/loom.rs`, which says what each one shows.
 fn loom() -> Result<Ran> {
-    let models = ["test", "--package", "ibv-core", "--release", "--lib", "loom"];
+    let models = ["test", "--package", "ibv-core", "--profile", "loom", "--lib", "loom"];
     done(run(cargo(models).env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", target().join("loom"))))
 }
 
@@ -224,14 +219,6 @@ fn cost() -> Result<Ran> {
         Err(why) => Ok(Ran::Not(why.to_string())),
         Ok(()) => done(crate::bench::cost()),
     }
-}
-
-fn deny() -> Result<Ran> {
-    if !succeeds(&mut cargo(["deny", "--version"])) {
-        return Ok(Ran::Not("cargo-deny is not installed; cargo install cargo-deny".into()));
-    }
-    // Advisories need a database from the network; the other three need none.
-    done(run(&mut cargo(["deny", "check", "bans", "licenses", "sources"])))
 }
 
 /// Whether the nightly toolchain has a component's program.

@@ -6,6 +6,7 @@ mod bench;
 mod bindgen;
 mod debian;
 mod demo;
+mod full;
 mod lanes;
 mod new_provider;
 mod pair;
@@ -17,6 +18,7 @@ mod suite;
 mod test;
 mod tidy;
 mod vm;
+mod workspace;
 
 use std::process::ExitCode;
 
@@ -24,6 +26,7 @@ const HELP: &str = "usage: cargo xtask COMMAND [ARGUMENTS]
 
   demo          move a real file of more than 100 MB through the mock, and back
   test          every check there is; --list names the lanes, --lane NAME runs one
+  full          what is slow and rarely changes: --list names the steps, --step NAME runs one
   conformance   certify providers: --provider NAME... [--require NAME] [--json] [--junit FILE] [--softnic]
   mutants       show that the suite catches broken providers [--json]
   new-provider  write the skeleton of a provider of your own, the suite wired in
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
         "bindgen" => bindgen::run(args),
         "conformance" => suite::conformance(args),
         "demo" => demo::run_demo(args),
+        "full" => full::run_full(args),
         "rdma-core" => rdma_core::run(args),
         "softnic" => softnic::run(args),
         "mutants" => suite::mutants(args),

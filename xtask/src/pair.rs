@@ -2,11 +2,13 @@
 //! ConnectX devices under the system's own libibverbs, and another provider at each end.
 
 use crate::{
+    demo,
     lanes::Ran,
-    sh::{Result, cargo, debian_packages, run, target, this_program},
+    sh::{Result, debian_packages, target, this_program},
+    workspace::program_of_ours,
 };
 use std::{
-    fs,
+    env, fs,
     io::{BufRead, BufReader, Read},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -20,41 +22,47 @@ const PACKAGES: [&str; 2] = ["ibverbs-providers", "libibverbs1"];
 const PAIRS: [(&str, &str, &str); 3] =
     [("ib", "mlx5", "mlx5"), ("roce", "verbs", "mlx5"), ("ib", "mlx5", "verbs")];
 /// For one transfer, however slow the machine.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(300);
+/// Names the length of the file in bytes, where it is not this program's that will do.
+pub(crate) const BYTES: &str = "IBV_TRANSFER_BYTES";
 
 pub(crate) fn lane() -> Result<Ran> {
     if let Err(why) = debian_packages(&PACKAGES) {
         return Ok(Ran::Not(why.to_string()));
     }
-    run(&mut cargo(["build", "--package", "ibv-tools"]))?;
+    let ibv = program_of_ours("ibv")?;
     let folder = target().join("pair");
     fs::create_dir_all(&folder)?;
     let source = source(&folder)?;
     for (link, receiver, sender) in PAIRS {
         let out = folder.join("received.bin");
         let _ = fs::remove_file(&out);
-        transfer(link, (receiver, &out), (sender, &source))?;
+        transfer(&ibv, link, (receiver, &out), (sender, &source))?;
         if fs::read(&out)? != fs::read(&source)? {
             return Err(format!("{receiver} received other bytes over {link} than {sender} sent").into());
         }
-        println!("{sender} to {receiver} over {link}: equal");
+        let bytes = fs::metadata(&out)?.len();
+        println!("{sender} to {receiver} over {link}: {bytes} bytes, equal");
     }
     Ok(Ran::Passed)
 }
 
-/// A file of ours that is long enough for many requests: this program.
+/// A file of ours that is long enough for many requests: this program; or one of the length that is asked for.
 fn source(folder: &Path) -> Result<PathBuf> {
     let path = folder.join("source.bin");
-    fs::copy(this_program()?, &path)?;
+    match env::var(BYTES) {
+        Ok(bytes) => demo::write_bytes(&path, bytes.parse().map_err(|e| format!("{BYTES}={bytes}: {e}"))?)?,
+        Err(_) => fs::copy(this_program()?, &path).map(drop)?,
+    }
     Ok(path)
 }
 
-fn transfer(link: &str, receiver: (&str, &Path), sender: (&str, &Path)) -> Result<()> {
+fn transfer(ibv: &Path, link: &str, receiver: (&str, &Path), sender: (&str, &Path)) -> Result<()> {
     let session = format!("xtask-pair-{}", std::process::id());
     let end = |(provider, file): (&str, &Path), role: [&str; 2]| {
         let mut command = Command::new(this_program()?);
         command.args(["softnic", "--link", link, "--session", &session, "--"]);
-        command.arg(target().join("debug/ibv")).arg("transfer").arg(file).args(role);
+        command.arg(ibv).arg("transfer").arg(file).args(role);
         command.args(["--provider", provider, "--chunk", "64K"]).stdin(Stdio::null());
         Ok::<_, Box<dyn std::error::Error>>(command)
     };

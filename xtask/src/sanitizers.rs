@@ -8,7 +8,7 @@ use crate::{
 use std::path::{Path, PathBuf};
 
 /// Where unsafe code meets memory and nothing of a vendor's is needed.
-const PACKAGES: [&str; 4] = ["--package", "ibv-core", "--package", "provider-mock"];
+pub(crate) const PACKAGES: [&str; 4] = ["--package", "ibv-core", "--package", "provider-mock"];
 
 /// Random tests are a hundred times slower under an interpreter.
 const FEW_CASES: (&str, &str) = ("PROPTEST_CASES", "8");

@@ -1,9 +1,8 @@
 //! `cargo xtask softnic -- COMMAND…`: runs any command on software RDMA devices. What the devices do is in the `softnic` crate.
 
-use std::path::PathBuf;
 use std::process::Command;
 
-use crate::{rdma_core, sh};
+use crate::{rdma_core, sh, workspace};
 
 const USAGE: &str = "usage: cargo xtask softnic [OPTION]... -- COMMAND [ARGUMENT]...
 
@@ -37,7 +36,7 @@ pub(crate) fn run(args: &[String]) -> sh::Result<()> {
     }
     let options = parse(args)?;
     sh::debian_packages(&["ibverbs-providers", "libibverbs1"])?;
-    let library = library()?;
+    let library = workspace::softnic_library()?;
     let mut command = Command::new(&options.command[0]);
     command.args(&options.command[1..]).env("LD_PRELOAD", library).env("SOFTNIC_PRELOAD", "1");
     command.envs(options.set);
@@ -54,13 +53,6 @@ pub(crate) fn run(args: &[String]) -> sh::Result<()> {
         Some(code) => std::process::exit(code),
         None => Err(format!("{}: {status}", options.command[0]).into()),
     }
-}
-
-/// Builds the preloaded library; gives its path.
-fn library() -> sh::Result<PathBuf> {
-    sh::run(&mut sh::cargo(["build", "--quiet", "--package", "softnic"]))?;
-    let path = sh::target().join("debug/libsoftnic.so");
-    if path.exists() { Ok(path) } else { Err(format!("the build left no {}", path.display()).into()) }
 }
 
 fn parse(args: &[String]) -> sh::Result<Options> {

@@ -1,5 +1,5 @@
 //! `cargo xtask test`: runs lanes one after the other, times them, and says at the end which passed,
-//! which failed and which could not run. What a lane does is in `lanes.rs`.
+//! which failed and which could not run. What a lane does is in `lanes.rs`. `cargo xtask full` is run the same way.
 
 use crate::{
     lanes::{For, LANES, Lane, Ran},
@@ -13,47 +13,78 @@ use std::{
 const USAGE: &str = "usage: cargo xtask test [--list] [--lane NAME]...
 
 Runs every lane, or those named. Never asks anything. A lane that can not run here says why; where CI is set
-in the environment, that fails for every lane but the maintainers'.";
+in the environment, that fails for every lane but the maintainers'. IBV_MINUTES is how long all of it may take:
+lanes that would begin later fail.";
+
+/// The limit in minutes, where there is one.
+const MINUTES: &str = "IBV_MINUTES";
 
 /// Runs the command.
 pub(crate) fn run(args: &[String]) -> Result<()> {
-    let Some(chosen) = choose(args)? else { return Ok(()) };
-    let ci = env::var_os("CI").is_some();
-    let results: Vec<Finished> = chosen.into_iter().map(|lane| Finished::of(lane, ci)).collect();
-    println!("{}", summary(&results));
-    if results.iter().any(|r| r.outcome.is_failure()) {
-        return Err("a lane failed; run it alone with --lane NAME".into());
-    }
-    Ok(())
+    Course { what: "lane", usage: USAGE, lanes: LANES }.run(args)
 }
 
-/// The lanes to run; none where the arguments only ask for words.
-fn choose(args: &[String]) -> Result<Option<Vec<&'static Lane>>> {
-    let (mut chosen, mut args) = (Vec::new(), args.iter());
-    while let Some(arg) = args.next() {
-        match arg.as_str() {
-            "--list" => return Ok(list()),
-            "--help" | "-h" => {
-                println!("{USAGE}");
-                return Ok(None);
-            }
-            "--lane" => chosen.push(named(args.next().ok_or("--lane needs a name; see --list")?)?),
-            other => return Err(format!("unknown argument {other}\n{USAGE}").into()),
+/// Lanes, and what they are called where they are chosen.
+pub(crate) struct Course {
+    pub(crate) what: &'static str,
+    pub(crate) usage: &'static str,
+    pub(crate) lanes: &'static [Lane],
+}
+
+impl Course {
+    /// Runs all of it or what the arguments name.
+    pub(crate) fn run(&self, args: &[String]) -> Result<()> {
+        let Some(chosen) = self.choose(args)? else { return Ok(()) };
+        let ci = env::var_os("CI").is_some();
+        let until = limit()?.map(|limit| Instant::now() + limit);
+        let results: Vec<Finished> = chosen.into_iter().map(|lane| Finished::of(lane, ci, until)).collect();
+        println!("{}", self.summary(&results));
+        if results.iter().any(|r| r.outcome.is_failure()) {
+            let what = self.what;
+            return Err(format!("a {what} failed; run it alone with --{what} NAME").into());
         }
+        Ok(())
     }
-    Ok(Some(if chosen.is_empty() { LANES.iter().collect() } else { chosen }))
+
+    /// The lanes to run; none where the arguments only ask for words.
+    fn choose(&self, args: &[String]) -> Result<Option<Vec<&'static Lane>>> {
+        let (mut chosen, mut args) = (Vec::new(), args.iter());
+        let option = format!("--{}", self.what);
+        while let Some(arg) = args.next() {
+            match arg.as_str() {
+                "--list" => return Ok(self.list()),
+                "--help" | "-h" => {
+                    println!("{}", self.usage);
+                    return Ok(None);
+                }
+                arg if arg == option => {
+                    let name = args.next().ok_or_else(|| format!("{option} needs a name; see --list"))?;
+                    chosen.push(self.named(name)?);
+                }
+                other => return Err(format!("unknown argument {other}\n{}", self.usage).into()),
+            }
+        }
+        Ok(Some(if chosen.is_empty() { self.lanes.iter().collect() } else { chosen }))
+    }
+
+    fn list(&self) -> Option<Vec<&'static Lane>> {
+        for lane in self.lanes {
+            let whose = if lane.whose == For::Maintainers { " (maintainers')" } else { "" };
+            println!("{:14}{}{whose}", lane.name, lane.about);
+        }
+        None
+    }
+
+    fn named(&self, name: &str) -> Result<&'static Lane> {
+        let found = self.lanes.iter().find(|l| l.name == name);
+        found.ok_or_else(|| format!("no {} {name}; see --list", self.what).into())
+    }
 }
 
-fn list() -> Option<Vec<&'static Lane>> {
-    for lane in LANES {
-        let whose = if lane.whose == For::Maintainers { " (maintainers')" } else { "" };
-        println!("{:14}{}{whose}", lane.name, lane.about);
-    }
-    None
-}
-
-fn named(name: &str) -> Result<&'static Lane> {
-    LANES.iter().find(|l| l.name == name).ok_or_else(|| format!("no lane {name}; see --list").into())
+fn limit() -> Result<Option<Duration>> {
+    let Ok(minutes) = env::var(MINUTES) else { return Ok(None) };
+    let minutes: u64 = minutes.parse().map_err(|e| format!("{MINUTES}={minutes}: {e}"))?;
+    Ok(Some(Duration::from_secs(minutes * 60)))
 }
 
 struct Finished {
@@ -79,17 +110,26 @@ impl Outcome {
 }
 
 impl Finished {
-    fn of(lane: &'static Lane, ci: bool) -> Self {
+    fn of(lane: &'static Lane, ci: bool, until: Option<Instant>) -> Self {
         println!("── {}: {}", lane.name, lane.about);
         let start = Instant::now();
-        let outcome = judge((lane.run)(), lane.whose, ci);
-        match &outcome {
-            Outcome::Passed => {}
-            Outcome::Failed(why) => println!("── {} FAILED: {why}", lane.name),
-            Outcome::NotRun(why) | Outcome::Missing(why) => println!("── {} NOT RUN: {why}", lane.name),
-        }
-        Self { lane, took: start.elapsed(), outcome }
+        let outcome = match until {
+            Some(until) if start > until => Outcome::Missing("the time for all lanes is over".into()),
+            _ => judge((lane.run)(), lane.whose, ci),
+        };
+        let took = start.elapsed();
+        let ending = match &outcome {
+            Outcome::Passed => "passed".into(),
+            Outcome::Failed(why) => format!("FAILED: {why}"),
+            Outcome::NotRun(why) | Outcome::Missing(why) => format!("NOT RUN: {why}"),
+        };
+        println!("── {} took {:.1} minutes, {ending}", lane.name, minutes(took));
+        Self { lane, took, outcome }
     }
+}
+
+fn minutes(time: Duration) -> f64 {
+    time.as_secs_f64() / 60.0
 }
 
 fn judge(ran: Result<Ran>, whose: For, ci: bool) -> Outcome {
@@ -101,22 +141,25 @@ fn judge(ran: Result<Ran>, whose: For, ci: bool) -> Outcome {
     }
 }
 
-fn summary(results: &[Finished]) -> String {
-    let mut text = String::from("\nlane           minutes  result\n");
-    for Finished { lane, took, outcome } in results {
-        let result = match outcome {
-            Outcome::Passed => "passed".into(),
-            Outcome::Failed(why) => format!("FAILED: {}", first_line(why)),
-            Outcome::NotRun(why) => format!("NOT RUN: {}", first_line(why)),
-            Outcome::Missing(why) => format!("FAILED, must run in CI and did not: {}", first_line(why)),
-        };
-        text += &format!("{:14} {:7.1}  {result}\n", lane.name, took.as_secs_f64() / 60.0);
+impl Course {
+    fn summary(&self, results: &[Finished]) -> String {
+        let what = self.what;
+        let mut text = format!("\n{what:14} minutes  result\n");
+        for Finished { lane, took, outcome } in results {
+            let result = match outcome {
+                Outcome::Passed => "passed".into(),
+                Outcome::Failed(why) => format!("FAILED: {}", first_line(why)),
+                Outcome::NotRun(why) => format!("NOT RUN: {}", first_line(why)),
+                Outcome::Missing(why) => format!("FAILED, must run and did not: {}", first_line(why)),
+            };
+            text += &format!("{:14} {:7.1}  {result}\n", lane.name, minutes(*took));
+        }
+        let count = |want: fn(&Outcome) -> bool| results.iter().filter(|r| want(&r.outcome)).count();
+        let (passed, failed) = (count(|o| *o == Outcome::Passed), count(Outcome::is_failure));
+        let all = minutes(results.iter().map(|r| r.took).sum());
+        let not_run = results.len() - passed - failed;
+        text + &format!("{passed} {what}s passed, {failed} failed, {not_run} not run, in {all:.1} minutes")
     }
-    let count = |want: fn(&Outcome) -> bool| results.iter().filter(|r| want(&r.outcome)).count();
-    let (passed, failed) = (count(|o| *o == Outcome::Passed), count(Outcome::is_failure));
-    let minutes = results.iter().map(|r| r.took).sum::<Duration>().as_secs_f64() / 60.0;
-    let not_run = results.len() - passed - failed;
-    text + &format!("{passed} lanes passed, {failed} failed, {not_run} not run, in {minutes:.1} minutes")
 }
 
 fn first_line(text: &str) -> &str {
@@ -142,7 +185,7 @@ mod tests {
     #[test]
     fn the_summary_counts_and_names_each_lane() {
         let ran = |outcome| Finished { lane: &LANES[0], took: Duration::from_secs(90), outcome };
-        let text = summary(&[
+        let text = TEST.summary(&[
             ran(Outcome::Passed),
             ran(Outcome::Failed("a\nb".into())),
             ran(Outcome::NotRun("c".into())),
@@ -152,20 +195,31 @@ mod tests {
     }
 
     #[test]
-    fn lanes_have_names_of_their_own() {
-        let mut names: Vec<_> = LANES.iter().map(|l| l.name).collect();
+    fn a_lane_that_would_begin_too_late_fails() {
+        static NEVER: Lane =
+            Lane { name: "never", about: "", whose: For::Maintainers, run: || panic!("it was run") };
+        let past = Instant::now() - Duration::from_secs(1);
+        assert!(Finished::of(&NEVER, false, Some(past)).outcome.is_failure());
+    }
+
+    const TEST: Course = Course { what: "lane", usage: USAGE, lanes: LANES };
+
+    #[test]
+    fn lanes_and_steps_have_names_of_their_own() {
+        let mut names: Vec<_> = LANES.iter().chain(crate::full::STEPS).map(|l| l.name).collect();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), LANES.len());
-        assert!(named("fmt").is_ok() && named("none").is_err());
+        assert_eq!(names.len(), LANES.len() + crate::full::STEPS.len());
+        assert!(TEST.named("fmt").is_ok() && TEST.named("none").is_err());
     }
 
     #[test]
     fn lanes_are_chosen_by_name() {
         let args = ["--lane", "tidy", "--lane", "fmt"].map(String::from);
-        let chosen = choose(&args).unwrap().unwrap();
+        let chosen = TEST.choose(&args).unwrap().unwrap();
         assert_eq!(chosen.iter().map(|l| l.name).collect::<Vec<_>>(), ["tidy", "fmt"]);
-        assert!(choose(&["--lane".into()]).is_err() && choose(&["tidy".into()]).is_err());
-        assert_eq!(choose(&[]).unwrap().unwrap().len(), LANES.len());
+        assert!(TEST.choose(&["--lane".into()]).is_err() && TEST.choose(&["tidy".into()]).is_err());
+        assert!(TEST.choose(&["--step".into(), "fmt".into()]).is_err());
+        assert_eq!(TEST.choose(&[]).unwrap().unwrap().len(), LANES.len());
     }
 }

@@ -2,7 +2,10 @@
 //! say. Known failures of rxe itself are `known_failures.json`'s.
 
 use super::Lab;
-use crate::sh::{Result, cargo, run, target};
+use crate::{
+    sh::{Result, target},
+    workspace::program_of_ours,
+};
 use serde_json::Value;
 use std::fs;
 
@@ -17,7 +20,6 @@ const PIECE: u32 = 4096;
 const SPLITTING: [&str; 4] = ["split", "across_chunks", "one_id_for_each_request", "larger_than_the_queue"];
 
 pub(super) fn run_suite(lab: &Lab, args: &[String]) -> Result<()> {
-    run(&mut cargo(["build", "--quiet", "--package", "ibv-tools"]))?;
     let json = args.iter().any(|arg| arg == "--json");
     let rest: Vec<String> = args.iter().filter(|arg| *arg != "--json").cloned().collect();
     let ended = lab.run("conformance", &command(&rest)?, false)?;
@@ -35,7 +37,7 @@ pub(super) fn run_suite(lab: &Lab, args: &[String]) -> Result<()> {
 fn command(rest: &[String]) -> Result<Vec<String>> {
     let expect = target().join("vm/known-failures.json");
     fs::write(&expect, include_str!("known_failures.json"))?;
-    let ibv = target().join("debug/ibv").display().to_string();
+    let ibv = program_of_ours("ibv")?.display().to_string();
     let fixed = ["--provider", "verbs", "--require", "verbs", "--json", "--deadline", PATIENCE, "--expect"];
     let fixed: Vec<String> =
         fixed.map(str::to_owned).into_iter().chain([expect.display().to_string()]).collect();

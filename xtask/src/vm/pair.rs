@@ -2,11 +2,15 @@
 //! The bytes are `ibv transfer`'s to move; what arrived is summed up by other programs.
 
 use super::{Lab, machine::Ended, machine::Guest, machine::Wire};
-use crate::sh::{Result, cargo, output, program, run, target};
+use crate::{
+    demo,
+    sh::{Result, output, program, target},
+    workspace::program_of_ours,
+};
 use std::{env, fs, path::PathBuf, process};
 
 /// Bytes in the file.
-const SIZE: usize = 16 << 20;
+const SIZE: u64 = 16 << 20;
 /// Where the first guest listens, and what it says then.
 const ADDRESS: &str = "10.9.0.1:7471";
 const LISTENS: &str = "listening on 10.9.0.1:7471";
@@ -14,8 +18,7 @@ const LISTENS: &str = "listening on 10.9.0.1:7471";
 const HOW: &str = "--provider verbs --chunk 64K --depth 16 --timeout 120";
 
 pub(super) fn run_pair(lab: &Lab) -> Result<()> {
-    run(&mut cargo(["build", "--quiet", "--package", "ibv-tools"]))?;
-    let ibv = target().join("debug/ibv").display().to_string();
+    let ibv = program_of_ours("ibv")?.display().to_string();
     let source = source()?.display().to_string();
     let sent = sum(&output(&mut program("sha256sum", [&source]))?)?;
     let socket = Socket(env::temp_dir().join(format!("xtask-vm-{}.sock", process::id())));
@@ -41,17 +44,9 @@ pub(super) fn run_pair(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Bytes that no two places share: a generator's (xorshift64) whose steps never repeat within the file.
 fn source() -> Result<PathBuf> {
     let path = target().join("vm/pair.bin");
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let words = (0..SIZE / 8).flat_map(|_| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()
-    });
-    fs::write(&path, words.collect::<Vec<u8>>())?;
+    demo::write_bytes(&path, SIZE)?;
     Ok(path)
 }
 
