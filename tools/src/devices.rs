@@ -177,7 +177,7 @@ impl fmt::Display for DeviceEntry {
     }
 }
 
-fn kind_name(kind: DeviceKind) -> &'static str {
+pub(crate) fn kind_name(kind: DeviceKind) -> &'static str {
     match kind {
         DeviceKind::Hardware => "hardware",
         DeviceKind::SoftwareKernel => "software, in the kernel",

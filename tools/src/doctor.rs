@@ -6,7 +6,7 @@ mod diagnose;
 mod snapshot;
 mod sysfs;
 
-use crate::Failure;
+use crate::{Failure, devices::kind_name};
 use comfy_table::{ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
 use diagnose::{Finding, Severity};
 use ibv::Registry;
@@ -188,9 +188,12 @@ fn device(s: &Snapshot, device: &Device) -> String {
     let claims = device.claims.iter().map(|c| {
         let word = if c.claimed { "claims it" } else { "does not claim it" };
         let error = c.open_error.as_ref().map(|e| format!("; does not open: {e}")).unwrap_or_default();
-        format!("{} {word}: {}{error}", c.provider, c.reason)
+        let lacks =
+            if c.absent.is_empty() { String::new() } else { format!("; lacks {}", c.absent.join(", ")) };
+        format!("{} {word}: {}{error}{lacks}", c.provider, c.reason)
     });
-    let driver = format!("driver {}, firmware {}", or_unknown(&device.driver), device.fw_ver);
+    let kind = kind_name(device.kind);
+    let driver = format!("{kind}, driver {}, firmware {}", or_unknown(&device.driver), device.fw_ver);
     let ports = device.ports.iter().map(|p| port(s, p));
     lines(std::iter::once(driver).chain(claims).chain(ports), "")
 }

@@ -172,6 +172,46 @@ fn a_device_that_nobody_claims_is_named_with_every_reason() {
 }
 
 #[test]
+fn a_libefa_without_write_is_named_with_the_one_that_has_it() {
+    let finding = only("efa-old-library", "warning", "no_one_sided");
+    says(&finding, "about", &["rdmap0s6"]);
+    says(
+        &finding,
+        "found",
+        &["no RDMA write by provider efa", "libefa of rdma-core 44", "gets and sends only"],
+    );
+    says(&finding, "wanted", &["rdma-core 46 or newer"]);
+}
+
+#[test]
+fn an_efa_device_without_rdma_is_told_from_an_old_library() {
+    let finding = only("efa-no-rdma", "warning", "no_one_sided");
+    says(&finding, "found", &["neither RDMA write nor RDMA read", "sends only"]);
+    says(&finding, "action", &["update the kernel driver", "instance type"]);
+}
+
+#[test]
+fn an_efa_adapter_on_a_kernel_without_its_module_is_named() {
+    let (found, usable) = findings("efa-no-module");
+    assert!(!usable);
+    let module = found.iter().find(|f| f["cause"] == "module_missing").unwrap();
+    says(module, "about", &["kernel module efa"]);
+    says(module, "found", &["6.1.0-18-amd64 is installed without it"]);
+    let adapter = found.iter().find(|f| f["cause"] == "adapter_without_driver").unwrap();
+    says(adapter, "about", &["0000:00:06.0", "0x1d0f:0xefa2"]);
+}
+
+#[test]
+fn a_missing_libefa_is_an_error_where_an_efa_device_is() {
+    let (found, usable) = findings("efa-no-library");
+    assert!(!usable);
+    let library = found.iter().find(|f| f["cause"] == "library_missing").unwrap();
+    says(library, "about", &["libefa.so.1"]);
+    says(library, "action", &["ibverbs-providers", "IBV_LIBEFA"]);
+    assert_eq!(found.len(), 1, "that nobody claims the device follows from it: {found:?}");
+}
+
+#[test]
 fn a_person_reads_facts_findings_and_a_verdict() {
     let out = doctor().arg("--from").arg(fixture("port-down")).output().unwrap();
     let text = String::from_utf8(out.stdout).unwrap();

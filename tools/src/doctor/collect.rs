@@ -11,7 +11,7 @@ use super::{
     },
     sysfs::{self, files, line},
 };
-use ibv::{IbvDeviceInfo, Registry, registry::ProviderDevices};
+use ibv::{Caps, IbvDeviceInfo, Registry, registry::ProviderDevices};
 use ibv_sys::{LibraryVersion, LoadError};
 use std::{
     collections::BTreeSet,
@@ -237,9 +237,11 @@ fn devices(root: &Path, survey: Vec<ProviderDevices>, registry: &dyn Fn() -> Reg
                 ibv::Claim::Yes(why) => (true, why),
                 ibv::Claim::No(why) => (false, why),
             };
-            let open = || registry().only(provider)?.open(&info.name).map(drop);
-            let open_error = claimed.then(open).and_then(Result::err).map(|e| e.to_string());
-            let claim = Claim { provider: provider.into(), claimed, reason, open_error };
+            let open = || registry().only(provider)?.open(&info.name).map(|domain| absent(&domain.caps()));
+            let opened = if claimed { open() } else { Ok(Vec::new()) };
+            let open_error = opened.as_ref().err().map(ToString::to_string);
+            let absent = opened.unwrap_or_default();
+            let claim = Claim { provider: provider.into(), claimed, reason, open_error, absent };
             let at = all.iter().position(|d| d.name == info.name).unwrap_or_else(|| {
                 all.push(sysfs::unlisted(&info.name));
                 all.len() - 1
@@ -249,6 +251,11 @@ fn devices(root: &Path, survey: Vec<ProviderDevices>, registry: &dyn Fn() -> Reg
         }
     }
     all
+}
+
+fn absent(caps: &Caps) -> Vec<String> {
+    let rows = caps.rows().into_iter().filter(|(_, value)| value == "absent");
+    rows.map(|(name, _)| name.into()).collect()
 }
 
 /// An open device knows more than sysfs, which has no active MTU.

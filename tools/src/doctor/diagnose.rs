@@ -7,6 +7,7 @@
 mod device;
 mod host;
 mod node;
+mod one_sided;
 
 use super::snapshot::Snapshot;
 use serde::Serialize;
@@ -46,6 +47,7 @@ pub(crate) enum Cause {
     ProviderBlind,
     NotClaimed,
     DoesNotOpen,
+    NoOneSided,
     NoPort,
     PortDown,
     NoSubnetManager,

@@ -212,6 +212,9 @@ pub(crate) struct Claim {
     pub(crate) reason: String,
     /// Why it did not open, where it was claimed.
     pub(crate) open_error: Option<String>,
+    /// Operations that it lacks, where it opened.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) absent: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,6 +1,6 @@
 //! What is wrong with one device: claims, ports, GID tables, MTUs. The host's own faults are `host.rs`'s.
 
-use super::{Cause, Finding, Severity, host, node};
+use super::{Cause, Finding, Severity, host, node, one_sided};
 use crate::doctor::snapshot::{Claim, Device, Netdev, Port, Snapshot, State};
 use ibv::{GidScope, GidType, LinkLayer, Mtu};
 
@@ -36,11 +36,12 @@ pub(super) fn diagnose(facts: &Snapshot, device: &Device) -> Verdict {
         let by_variable = facts.ring_variables.iter().any(|v| finding.found.contains(&v.name));
         let by_host = by_variable || host::lacks_library(facts) || node::is_missing(facts, device);
         blocked = match finding.cause {
-            Cause::NotClaimed => host::lacks_libibverbs(facts),
+            Cause::NotClaimed => host::lacks_libibverbs(facts) || host::lacks_library_of(facts, device),
             _ => by_host || !own.is_empty(),
         };
         own.extend((!blocked).then_some(finding));
     }
+    own.extend(one_sided::of(facts, device));
     Verdict { device: own, ports, blocked }
 }
 

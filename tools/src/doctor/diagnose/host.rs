@@ -3,7 +3,7 @@
 
 use super::{Cause, Finding, node};
 use crate::doctor::snapshot::{
-    Adapter, Attempt, Library, LibraryState, Look, ModuleState, Snapshot, Variable,
+    Adapter, Attempt, Device, Library, LibraryState, Look, ModuleState, Snapshot, Variable,
 };
 use std::collections::BTreeSet;
 
@@ -53,6 +53,14 @@ pub(super) fn lacks_libibverbs(facts: &Snapshot) -> bool {
 /// Whether a library that some device here needs can not be used.
 pub(super) fn lacks_library(facts: &Snapshot) -> bool {
     facts.libraries.iter().any(|l| lacking(l) && needed(facts, &l.name))
+}
+
+/// Whether the vendor library that drives this device can not be used, so that its provider sees nothing.
+pub(super) fn lacks_library_of(facts: &Snapshot, device: &Device) -> bool {
+    let driver = device.driver.as_deref().unwrap_or_default();
+    let vendors = [("mlx5", "libmlx5"), ("efa", "libefa")];
+    let library = vendors.iter().find(|(prefix, _)| driver.starts_with(prefix));
+    library.and_then(|(_, name)| facts.library(name)).is_some_and(lacking)
 }
 
 fn libraries(facts: &Snapshot) -> Vec<Finding> {
