@@ -79,7 +79,7 @@ impl Qp {
     }
 
     pub(crate) fn listens_to(&self, packet: &Packet) -> bool {
-        matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd)
+        matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
             && packet.source == self.attr.dest_qpn
             && packet.from == self.remote
             && packet.to == self.local

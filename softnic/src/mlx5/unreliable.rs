@@ -13,6 +13,7 @@ use crate::mlx5::responder::{Refusal, arrival_of};
 use crate::mlx5::transition::{QpState, Transport};
 use crate::mlx5::wqe::{AddressVector, Opcode, SendWqe, decode_send};
 use crate::rules::Nak;
+use crate::trace::{Kind as Device, Queue};
 
 /// Bytes before a datagram in its receive: the global route header, or nothing if it came without one.
 pub const ROUTE_HEADER: usize = 40;
@@ -25,6 +26,7 @@ impl Qp {
         let index = self.fetched;
         let Some((control, bytes)) = self.fetch_bytes(index) else { return };
         self.fetched = index.wrapping_add(control.basic_blocks().min(self.unfetched()));
+        shared.trace.wqe(Device::Mlx5, self.qpn, Queue::Send, index, || bytes.clone());
         let sent = decode_send(&bytes, self.qpn, index, self.transport)
             .map_err(|malformed| {
                 crate::log::debug(|| format!("queue pair {:#x} request {index}: {malformed}", self.qpn));

@@ -13,6 +13,9 @@ use super::{ALL, Memory};
 /// How queue pairs are made and connected.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
+    pub kind: ibv_qp_type,
+    /// A shared receive queue, or null.
+    pub srq: *mut ibv_srq,
     pub depth: u32,
     pub cq_depth: u32,
     pub region_access: u32,
@@ -26,9 +29,14 @@ pub struct Shape {
     pub mtu: ibv_mtu,
 }
 
+/// The key of datagram queue pairs.
+pub const QKEY: u32 = 0x1111_1111;
+
 impl Default for Shape {
     fn default() -> Self {
         Self {
+            kind: IBV_QPT_RC,
+            srq: null_mut(),
             depth: 64,
             cq_depth: 256,
             region_access: ALL,
@@ -138,6 +146,25 @@ impl End {
         assert_eq!(self.try_post(send), 0, "post_send");
     }
 
+    /// Posts a datagram; 0 or an errno.
+    pub fn try_post_to(&self, send: &Send, ah: *mut ibv_ah, qpn: u32, qkey: u32) -> i32 {
+        let mut list: Vec<ibv_sge> = send
+            .pieces
+            .iter()
+            .map(|(addr, length, lkey)| ibv_sge { addr: *addr, length: *length, lkey: *lkey })
+            .collect();
+        // SAFETY: all-zero is a valid request; the list lives through the call, the handle longer.
+        unsafe {
+            let mut wr: ibv_send_wr = std::mem::zeroed();
+            (wr.wr_id, wr.opcode, wr.send_flags) = (send.id, send.opcode, send.flags);
+            (wr.sg_list, wr.num_sge) = (list.as_mut_ptr(), list.len() as i32);
+            wr.__bindgen_anon_1.imm_data = send.imm.to_be();
+            wr.wr.ud = ibv_send_wr__bindgen_ty_2__bindgen_ty_3 { ah, remote_qpn: qpn, remote_qkey: qkey };
+            let mut bad = null_mut();
+            ibv_post_send(self.qp, &mut wr, &mut bad)
+        }
+    }
+
     /// Posts a receive into pieces of the own buffer.
     pub fn recv(&self, id: u64, pieces: &[(usize, u32)]) {
         let pieces: Vec<_> = pieces.iter().map(|(at, len)| (self.at(*at), *len, self.lkey())).collect();
@@ -169,8 +196,9 @@ impl End {
 
     pub fn to_init(&self, shape: Shape) {
         let mut attr = attr(IBV_QPS_INIT);
-        (attr.port_num, attr.qp_access_flags) = (1, shape.qp_access);
-        let mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+        (attr.port_num, attr.qp_access_flags, attr.qkey) = (1, shape.qp_access, QKEY);
+        let own = if shape.kind == IBV_QPT_UD { IBV_QP_QKEY } else { IBV_QP_ACCESS_FLAGS };
+        let mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | own;
         assert_eq!(self.modify(&mut attr, mask), 0);
     }
 
@@ -228,25 +256,22 @@ pub fn rtr(peer: u32, shape: Shape) -> (ibv_qp_attr, u32) {
     (a.path_mtu, a.dest_qp_num, a.rq_psn) = (shape.mtu, peer, shape.psn);
     (a.max_dest_rd_atomic, a.min_rnr_timer) = (shape.rd_atomic, shape.rnr_timer);
     (a.ah_attr.dlid, a.ah_attr.port_num) = (1, 1);
-    let mask = IBV_QP_STATE
-        | IBV_QP_AV
-        | IBV_QP_PATH_MTU
-        | IBV_QP_DEST_QPN
-        | IBV_QP_RQ_PSN
-        | IBV_QP_MAX_DEST_RD_ATOMIC
-        | IBV_QP_MIN_RNR_TIMER;
-    (a, mask)
+    let path = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+    let mask = match shape.kind {
+        IBV_QPT_UD => 0,
+        IBV_QPT_UC => path,
+        _ => path | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
+    };
+    (a, IBV_QP_STATE | mask)
 }
 
 pub fn rts(shape: Shape) -> (ibv_qp_attr, u32) {
     let mut a = attr(IBV_QPS_RTS);
     (a.timeout, a.retry_cnt, a.rnr_retry) = (shape.timeout, shape.retry, shape.rnr_retry);
     (a.sq_psn, a.max_rd_atomic) = (shape.psn, shape.rd_atomic);
-    let mask = IBV_QP_STATE
-        | IBV_QP_TIMEOUT
-        | IBV_QP_RETRY_CNT
-        | IBV_QP_RNR_RETRY
-        | IBV_QP_SQ_PSN
-        | IBV_QP_MAX_QP_RD_ATOMIC;
-    (a, mask)
+    let mask = match shape.kind {
+        IBV_QPT_RC => IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC,
+        _ => 0,
+    };
+    (a, IBV_QP_STATE | IBV_QP_SQ_PSN | mask)
 }

@@ -129,6 +129,16 @@ impl Rig {
         }
     }
 
+    /// Lets the device work until so many completions are in a queue.
+    pub fn fill(&mut self, cq: *mut ibv_cq, pending: u32) {
+        // SAFETY: the queue is alive.
+        let cqn = unsafe { (*cq).handle };
+        self.until("completions", |rig| {
+            let there = rig.nic.with(|host| host.engine.shared.cqs.get(cqn).map_or(0, |c| c.pending()));
+            (there >= pending).then_some(())
+        });
+    }
+
     /// The next completion of a queue.
     pub fn wait(&mut self, cq: *mut ibv_cq) -> ibv_wc {
         self.until("a completion", |_| poll(cq))
@@ -172,9 +182,9 @@ impl Rig {
         // SAFETY: all-zero is a valid `ibv_qp_init_attr`; the rest is the caller's promise.
         unsafe {
             let mut init: ibv_qp_init_attr = std::mem::zeroed();
-            (init.send_cq, init.recv_cq, init.qp_type) = (cq, cq, IBV_QPT_RC);
+            (init.send_cq, init.recv_cq, init.qp_type, init.srq) = (cq, cq, shape.kind, shape.srq);
             init.cap.max_send_wr = shape.depth;
-            init.cap.max_recv_wr = shape.depth;
+            init.cap.max_recv_wr = if shape.srq.is_null() { shape.depth } else { 0 };
             init.cap.max_send_sge = 4;
             init.cap.max_recv_sge = 4;
             init.cap.max_inline_data = 64;
@@ -188,6 +198,69 @@ impl Rig {
         let mr = unsafe { self.v().ibv_reg_mr(self.pd, addr as *mut _, len, access) };
         assert!(!mr.is_null(), "reg_mr: {}", std::io::Error::last_os_error());
         mr
+    }
+
+    /// The next asynchronous event, acknowledged: its type, and the address of what it is about or the port's number.
+    pub fn event(&self) -> Option<(ibv_event_type, u64)> {
+        // SAFETY: the context is alive; an event that is there is read without blocking, and acknowledged once.
+        unsafe {
+            let mut p = libc::pollfd { fd: (*self.context).async_fd, events: libc::POLLIN, revents: 0 };
+            if libc::poll(&mut p, 1, 0) != 1 {
+                return None;
+            }
+            let mut event: ibv_async_event = std::mem::zeroed();
+            assert_eq!(self.v().ibv_get_async_event(self.context, &mut event), 0);
+            self.v().ibv_ack_async_event(&mut event);
+            let port = matches!(
+                event.event_type,
+                IBV_EVENT_PORT_ACTIVE | IBV_EVENT_PORT_ERR | IBV_EVENT_GID_CHANGE | IBV_EVENT_DEVICE_FATAL
+            );
+            let element = if port { event.element.port_num as u64 } else { event.element.qp as u64 };
+            Some((event.event_type, element))
+        }
+    }
+
+    /// Waits for an asynchronous event, which must be this one.
+    pub fn expect_event(&mut self, event: ibv_event_type, element: u64) {
+        let got = self.until("an event", |rig| rig.event());
+        assert_eq!(got, (event, element));
+    }
+
+    /// An address handle on port 1.
+    pub fn ah(&self, fill: impl FnOnce(&mut ibv_ah_attr)) -> *mut ibv_ah {
+        // SAFETY: all-zero attributes are valid; the domain is alive.
+        unsafe {
+            let mut attr: ibv_ah_attr = std::mem::zeroed();
+            (attr.port_num, attr.dlid) = (1, 1);
+            fill(&mut attr);
+            let ah = self.v().ibv_create_ah(self.pd, &mut attr);
+            assert!(!ah.is_null(), "create_ah: {}", std::io::Error::last_os_error());
+            ah
+        }
+    }
+
+    /// Destroys an address handle.
+    pub fn destroy_ah(&self, ah: *mut ibv_ah) {
+        // SAFETY: the caller made it with [`Rig::ah`] and destroys it once.
+        assert_eq!(unsafe { self.v().ibv_destroy_ah(ah) }, 0);
+    }
+
+    /// A shared receive queue.
+    pub fn srq(&self, max_wr: u32, max_sge: u32) -> *mut ibv_srq {
+        // SAFETY: all-zero attributes are valid; the domain is alive.
+        unsafe {
+            let mut init: ibv_srq_init_attr = std::mem::zeroed();
+            (init.attr.max_wr, init.attr.max_sge) = (max_wr, max_sge);
+            let srq = self.v().ibv_create_srq(self.pd, &mut init);
+            assert!(!srq.is_null(), "create_srq: {}", std::io::Error::last_os_error());
+            srq
+        }
+    }
+
+    /// Destroys a shared receive queue; 0 or an errno.
+    pub fn destroy_srq(&self, srq: *mut ibv_srq) -> i32 {
+        // SAFETY: the caller made it with [`Rig::srq`]; a refusal leaves it alive.
+        unsafe { self.v().ibv_destroy_srq(srq) }
     }
 
     /// Connects two ends.
@@ -244,6 +317,15 @@ fn open_device(v: &Library<Verbs>, index: usize) -> (*mut ibv_context, *mut ibv_
         assert!(!pd.is_null());
         (context, pd)
     }
+}
+
+/// Posts a shared receive into one piece: address, length, key; 0 or an errno.
+pub fn recv_shared(srq: *mut ibv_srq, id: u64, piece: (u64, u32, u32)) -> i32 {
+    let mut sge = ibv_sge { addr: piece.0, length: piece.1, lkey: piece.2 };
+    let mut wr = ibv_recv_wr { wr_id: id, next: null_mut(), sg_list: &mut sge, num_sge: 1 };
+    let mut bad = null_mut();
+    // SAFETY: the queue is alive (module's contract); the request and its piece live through the call.
+    unsafe { ibv_post_srq_recv(srq, &mut wr, &mut bad) }
 }
 
 /// Takes a completion, if there is one.
