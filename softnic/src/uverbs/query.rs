@@ -10,8 +10,8 @@ pub const MAX_CQE: u32 = (1 << 22) - 1;
 pub const MAX_QP_WR: u32 = 32768;
 /// Most pieces of a shared receive: a slot of 512 bytes less its link.
 pub const MAX_SRQ_SGE: u32 = 31;
-/// Most completions, and most microseconds, that an event may wait for.
-pub const MAX_MODERATION: u16 = u16::MAX;
+/// Most microseconds that an event may wait for further completions.
+pub const MAX_PERIOD_US: u16 = 0xfff;
 /// Most READs and atomics under way on a queue pair.
 pub const MAX_RD_ATOMIC: u8 = 16;
 /// Entries of a port's partition-key table.
@@ -63,8 +63,8 @@ pub fn device_ex(description: &DeviceDescription) -> ExQueryDeviceResp {
         // Completion timestamps count nanoseconds; the unit here is kHz.
         hca_core_clock: 1_000_000,
         device_cap_flags_ex: u64::from(CAP_FLAGS),
-        max_cq_moderation_count: MAX_MODERATION,
-        max_cq_moderation_period: MAX_MODERATION,
+        max_cq_moderation_count: u16::MAX,
+        max_cq_moderation_period: MAX_PERIOD_US,
         ..Default::default()
     }
 }

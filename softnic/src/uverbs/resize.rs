@@ -3,11 +3,11 @@
 
 use crate::host::Host;
 use crate::mlx5::abi as mlx5;
-use crate::mlx5::cq::Moderation;
+use crate::mlx5::moderation::Moderation;
 use crate::uverbs::Errno;
 use crate::uverbs::abi::{self, ExModifyCq};
 use crate::uverbs::call::Call;
-use crate::uverbs::query::{MAX_CQE, MAX_MODERATION};
+use crate::uverbs::query::{MAX_CQE, MAX_PERIOD_US};
 
 /// `IBV_CQ_ATTR_MODERATE`.
 const MODERATE: u32 = 1;
@@ -48,7 +48,7 @@ impl Host {
         if new.attr_mask & !MODERATE != 0 {
             return Err(Errno::OPNOTSUPP);
         }
-        if new.count > MAX_MODERATION || new.period > MAX_MODERATION {
+        if new.period > MAX_PERIOD_US {
             return Err(Errno::INVAL);
         }
         let cq = self.engine.shared.cqs.get_mut(new.cq_handle).ok_or(Errno::INVAL)?;
