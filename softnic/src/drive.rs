@@ -31,7 +31,8 @@ impl Choices {
         Self(seed)
     }
 
-    fn below(&mut self, n: usize) -> usize {
+    /// A number below `n`; 0 if there is none.
+    pub fn below(&mut self, n: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -189,6 +189,17 @@ impl Pinned {
         }
     }
 
+    /// Copies bytes in, word by word, from the last to the first; the first 8 bytes are one release store, so that they
+    /// publish the others.
+    pub fn publish_backwards(&self, offset: usize, data: &[u8]) {
+        for (i, chunk) in data.chunks_exact(8).enumerate().rev() {
+            let mut bytes = [0; 8];
+            bytes.copy_from_slice(chunk);
+            let order = if i == 0 { Ordering::Release } else { Ordering::Relaxed };
+            self.long(offset + i * 8).store(u64::from_ne_bytes(bytes), order);
+        }
+    }
+
     fn word(&self, offset: usize) -> &AtomicU32 {
         assert!(offset.is_multiple_of(4) && offset + 4 <= self.len, "word {offset} of {} bytes", self.len);
         // SAFETY: inside the range checked by `new`, aligned, alive for as long as the object is (module's contract).
