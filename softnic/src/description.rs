@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 
+use crate::efa::limits::Limits;
 use crate::fabric::packet::Address;
 
 /// A port's link layer.
@@ -12,6 +13,19 @@ pub enum Link {
     Ib,
     /// Ethernet: RoCE, always with a global route.
     Roce,
+    /// Neither, as EFA says of its ports.
+    Unspecified,
+}
+
+/// Whose device it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// ConnectX.
+    #[default]
+    Mlx5,
+    /// Elastic Fabric Adapter.
+    Efa,
 }
 
 /// How an address of the GID table travels.
@@ -53,6 +67,7 @@ impl GidEntry {
 #[serde(deny_unknown_fields)]
 pub struct PortDescription {
     /// Link layer.
+    #[serde(default = "unspecified")]
     pub link: Link,
     /// Local identifier (InfiniBand only).
     #[serde(default)]
@@ -60,7 +75,8 @@ pub struct PortDescription {
     /// Maximum and active MTU in bytes: 256, 512, 1024, 2048 or 4096.
     #[serde(default = "default_mtu")]
     pub mtu: u16,
-    /// Longest message in bytes, up to 2^30.
+    /// Longest message in bytes, up to 2^30. For EFA the packet, of 8928 bytes by default: a SEND is one packet, and longer
+    /// READs and WRITEs are split.
     #[serde(default = "default_max_message")]
     pub max_message: u32,
     /// Whether the port is up.
@@ -81,7 +97,7 @@ impl PortDescription {
     pub fn gid_type(&self, index: usize) -> Option<GidType> {
         let entry = self.gids.get(index).filter(|e| !e.is_hole())?;
         Some(entry.kind.unwrap_or(match self.link {
-            Link::Ib => GidType::Ib,
+            Link::Ib | Link::Unspecified => GidType::Ib,
             Link::Roce => GidType::V2,
         }))
     }
@@ -105,6 +121,9 @@ impl PortDescription {
 pub struct DeviceDescription {
     /// Its name, as `ibv_devices` prints it.
     pub name: String,
+    /// Whose device it is.
+    #[serde(default)]
+    pub kind: Kind,
     /// Node GUID.
     #[serde(default)]
     pub guid: u64,
@@ -114,6 +133,9 @@ pub struct DeviceDescription {
     /// Register pages: handed out on demand (`dynamic`), or fixed at open as by old kernels (`static`).
     #[serde(default)]
     pub uar: Uar,
+    /// Sizes and capabilities, if it is an EFA device.
+    #[serde(default)]
+    pub efa: Limits,
 }
 
 /// How a context gets its register (UAR) pages.
@@ -184,6 +206,11 @@ impl Description {
         let devices = (0..count).map(|i| standard_device(link, i)).collect();
         Self { abi: Abi::Native, devices }
     }
+
+    /// `count` EFA devices named `rdmap0s6`, `rdmap1s6`, …, of the newest generation, each with one address.
+    pub fn efa(count: u16) -> Self {
+        Self { abi: Abi::Native, devices: (0..count).map(efa_device).collect() }
+    }
 }
 
 fn check_device(index: usize, device: &mut DeviceDescription) -> Result<(), String> {
@@ -191,14 +218,20 @@ fn check_device(index: usize, device: &mut DeviceDescription) -> Result<(), Stri
     if name.is_empty() || name.len() > 63 || name.contains(['/', '.']) {
         return Err(format!("device {index}: name {name:?} must be 1 to 63 characters without '/' and '.'"));
     }
-    if device.ports.is_empty() || device.ports.len() > 2 {
-        return Err(format!("device {name}: {} ports; mlx5 devices have 1 or 2", device.ports.len()));
-    }
     if device.guid == 0 {
         device.guid = standard_guid(index as u16);
     }
+    if device.kind == Kind::Efa {
+        return check_efa(device);
+    }
+    if device.ports.is_empty() || device.ports.len() > 2 {
+        return Err(format!("device {name}: {} ports; mlx5 devices have 1 or 2", device.ports.len()));
+    }
     for (i, port) in device.ports.iter().enumerate() {
         let number = i + 1;
+        if port.link == Link::Unspecified {
+            return Err(format!("device {name} port {number}: link must be \"ib\" or \"roce\""));
+        }
         if !matches!(port.mtu, 256 | 512 | 1024 | 2048 | 4096) {
             return Err(format!(
                 "device {name} port {number}: mtu {} is not 256, 512, 1024, 2048 or 4096",
@@ -231,6 +264,58 @@ fn check_device(index: usize, device: &mut DeviceDescription) -> Result<(), Stri
     Ok(())
 }
 
+/// One port, one address or more, and sizes that can be.
+fn check_efa(device: &mut DeviceDescription) -> Result<(), String> {
+    let name = &device.name;
+    let [port] = &mut device.ports[..] else {
+        return Err(format!("device {name}: {} ports; efa devices have 1", device.ports.len()));
+    };
+    if port.max_message == default_max_message() {
+        port.max_message = EFA_MTU;
+    }
+    if port.link != Link::Unspecified {
+        return Err(format!("device {name} port 1: an efa port has no link layer to choose"));
+    }
+    if port.max_message == 0 || port.max_message > u32::from(u16::MAX) {
+        return Err(format!("device {name} port 1: max_message {} is not 1 to 65535", port.max_message));
+    }
+    if port.gids.is_empty() {
+        port.gids.push(efa_gid(device.guid));
+    }
+    device.efa.check().map_err(|what| format!("device {name}: {what}"))
+}
+
+/// Bytes of EFA's packets.
+const EFA_MTU: u32 = 8928;
+
+fn efa_gid(guid: u64) -> GidEntry {
+    let mut gid = [0; 16];
+    gid[..2].copy_from_slice(&[0xfe, 0x80]);
+    gid[8..].copy_from_slice(&guid.to_be_bytes());
+    GidEntry { gid, kind: Some(GidType::Ib), netdev: None }
+}
+
+/// Parts of a device by its number, as Linux names EFA devices by their place on the bus.
+fn efa_device(index: u16) -> DeviceDescription {
+    let guid = 0x0efa_0000_00aa_bb00 + u64::from(index);
+    let port = PortDescription {
+        link: Link::Unspecified,
+        lid: 0,
+        mtu: default_mtu(),
+        max_message: EFA_MTU,
+        active: true,
+        gids: vec![efa_gid(guid)],
+    };
+    DeviceDescription {
+        name: format!("rdmap{index}s6"),
+        kind: Kind::Efa,
+        guid,
+        ports: vec![port],
+        uar: Uar::Dynamic,
+        efa: Limits::default(),
+    }
+}
+
 fn standard_guid(index: u16) -> u64 {
     0x0c42_a103_00aa_bb00 + u64::from(index)
 }
@@ -245,7 +330,7 @@ fn standard_device(link: Link, index: u16) -> DeviceDescription {
         |gid, kind| GidEntry { gid, kind: Some(kind), netdev: (link == Link::Roce).then(|| "lo".into()) };
     let gids = match link {
         Link::Ib => vec![entry(link_local, GidType::Ib)],
-        Link::Roce => vec![
+        Link::Roce | Link::Unspecified => vec![
             entry(link_local, GidType::V1),
             entry(link_local, GidType::V2),
             entry(ipv4, GidType::V1),
@@ -255,7 +340,14 @@ fn standard_device(link: Link, index: u16) -> DeviceDescription {
     let lid = if link == Link::Ib { index + 1 } else { 0 };
     let max_message = default_max_message();
     let port = PortDescription { link, lid, mtu: 4096, max_message, active: true, gids };
-    DeviceDescription { name: format!("mlx5_{index}"), guid, ports: vec![port], uar: Uar::Dynamic }
+    DeviceDescription {
+        name: format!("mlx5_{index}"),
+        kind: Kind::Mlx5,
+        guid,
+        ports: vec![port],
+        uar: Uar::Dynamic,
+        efa: Limits::default(),
+    }
 }
 
 fn default_max_message() -> u32 {
@@ -264,6 +356,10 @@ fn default_max_message() -> u32 {
 
 fn default_mtu() -> u16 {
     4096
+}
+
+fn unspecified() -> Link {
+    Link::Unspecified
 }
 
 fn yes() -> bool {

@@ -55,10 +55,10 @@ pub enum Step {
 /// Does one unit of work, chosen by `choices`; the clock is virtual and moves only when nothing else is to be done.
 pub fn step(host: &mut Host, choices: &mut Choices) -> Step {
     host.scan();
-    let units = host.engine.units();
+    let units = host.units();
     if !units.is_empty() {
         let unit = units[choices.below(units.len())];
-        host.engine.perform(unit);
+        host.perform(unit);
         host.send_events();
         return Step::Worked;
     }
@@ -66,10 +66,10 @@ pub fn step(host: &mut Host, choices: &mut Choices) -> Step {
         return Step::Worked;
     }
     host.engine.check_idle();
-    match host.engine.next_time() {
+    match host.next_time() {
         Some(time) => {
             host.engine.shared.set_time(time);
-            host.engine.run_timers();
+            host.run_timers();
             Step::Waited
         }
         None => Step::Idle,
@@ -80,14 +80,14 @@ pub fn step(host: &mut Host, choices: &mut Choices) -> Step {
 fn pass(host: &mut Host, now: u64) -> bool {
     host.engine.shared.set_time(now);
     let mut any = host.scan();
-    any |= host.engine.run_timers();
+    any |= host.run_timers();
     for _ in 0..PASS_ROUNDS {
-        let units = host.engine.units();
+        let units = host.units();
         if units.is_empty() {
             break;
         }
         any = true;
-        units.into_iter().for_each(|unit| host.engine.perform(unit));
+        units.into_iter().for_each(|unit| host.perform(unit));
     }
     any |= host.send_events();
     host.engine.shared.trace.flush();

@@ -54,6 +54,12 @@ impl EventChannel {
         }
     }
 
+    /// Whether an event waits to be read.
+    pub fn has_unread(&self) -> bool {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        !self.pending.is_empty() || rustix::net::recv(&self.program_end, &mut [0u8; 8][..], flags).is_ok()
+    }
+
     /// Takes back the unread events whose first 8 bytes are `element`; answers how many.
     pub fn take_back(&mut self, element: u64) -> u32 {
         let mut kept = VecDeque::new();
@@ -94,10 +100,12 @@ mod tests {
             channel.send(&element.to_ne_bytes());
         }
         assert_eq!(read(channel.program_fd()), Some(1u64.to_ne_bytes().to_vec()));
+        assert!(channel.has_unread());
         assert_eq!(channel.take_back(1), 1, "one of two was read");
         assert_eq!(read(channel.program_fd()), Some(2u64.to_ne_bytes().to_vec()));
         assert_eq!(read(channel.program_fd()), Some(3u64.to_ne_bytes().to_vec()));
         assert_eq!(read(channel.program_fd()), None);
+        assert!(!channel.has_unread());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Faults to order: what a device does wrong on purpose, and when. Counting only; the devices ask and act.
 
-use crate::fabric::packet::{Address, Body, Packet};
+use crate::fabric::packet::{Address, Packet};
 
 /// A fault. `nth` counts from when it was injected; 0 is the next one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl Faults {
         if self.is_stopped(&packet.from) || self.is_stopped(&packet.to) {
             return None;
         }
-        let request = !matches!(packet.body, Body::Reply(_));
+        let request = packet.is_request();
         let lost = self.count(|f| match f {
             Fault::DropRequest { nth } if request => Some(nth),
             Fault::DropReply { nth } if !request => Some(nth),
@@ -118,7 +118,8 @@ impl Faults {
         self.count(|f| if let Fault::PoisonCqe { nth } = f { Some(nth) } else { None }).is_some()
     }
 
-    fn is_stopped(&self, port: &Address) -> bool {
+    /// Whether the port with this address is stopped.
+    pub fn is_stopped(&self, port: &Address) -> bool {
         let same = |a: &Address| a.lid != 0 && a.lid == port.lid || a.gid.is_some() && a.gid == port.gid;
         self.stopped.iter().any(same)
     }

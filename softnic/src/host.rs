@@ -6,21 +6,33 @@ use std::io;
 use std::os::fd::{IntoRawFd, RawFd};
 
 use crate::description::{Description, DeviceDescription};
+use crate::efa;
 use crate::fabric::Fabric;
-use crate::mlx5::Engine;
 use crate::mlx5::qp::async_event;
+use crate::mlx5::{self, Engine};
 use crate::uverbs::Errno;
 use crate::uverbs::abi::AsyncEvent;
 use crate::uverbs::ah::AddressHandle;
-use crate::uverbs::context::Context;
+use crate::uverbs::context::{Context, DeviceFile};
+
+/// One thing that a machine can do next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Unit {
+    /// Deliver a packet, or what an mlx5 device does.
+    Mlx5(mlx5::Unit),
+    /// What an EFA device does.
+    Efa(efa::Unit),
+}
 
 /// The software machine.
 #[derive(Debug)]
 pub struct Host {
     /// What devices there are.
     pub description: Description,
-    /// Queue pairs, completion queues, regions, and the fabric.
+    /// Queue pairs and completion queues of mlx5; and what all kinds share: regions, fabric, clock, trace.
     pub engine: Engine,
+    /// Queue pairs and completion queues of EFA.
+    pub efa: efa::Engine,
     pub(crate) contexts: BTreeMap<u32, Context>,
     /// Protection domains and the contexts that they belong to.
     pub(crate) domains: BTreeMap<u32, u32>,
@@ -35,9 +47,11 @@ impl Host {
     pub fn new(description: Description, fabric: Fabric) -> Self {
         let mut engine = Engine::default();
         engine.shared.fabric = fabric;
+        let efa = efa::Engine::new(&description);
         Self {
             description,
             engine,
+            efa,
             contexts: BTreeMap::new(),
             domains: BTreeMap::new(),
             addresses: BTreeMap::new(),
@@ -51,9 +65,12 @@ impl Host {
         if device >= self.description.devices.len() {
             return Err(io::Error::from_raw_os_error(libc::ENOENT));
         }
-        let mut context = Context::new(device)?;
-        context.pages.strict = self.engine.shared.trace.strict && self.engine.shared.trace.exact;
-        let fd = context.pages.descriptor()?.into_raw_fd();
+        let mut context = Context::new(device, self.description.devices[device].kind)?;
+        let strict = self.engine.shared.trace.strict && self.engine.shared.trace.exact;
+        if let DeviceFile::Registers(pages) = &mut context.file {
+            pages.strict = strict;
+        }
+        let fd = context.descriptor()?.into_raw_fd();
         let id = self.next_context;
         self.next_context += 1;
         self.contexts.insert(id, context);
@@ -82,6 +99,7 @@ impl Host {
             self.engine.shared.cqs.remove(cqn);
         }
         self.engine.shared.srqs.remove_context(id);
+        self.close_efa(id);
         self.engine.shared.regions.remove_context(id);
         self.domains.retain(|_, context| *context != id);
         self.addresses.retain(|_, handle| handle.context != id);
@@ -103,9 +121,42 @@ impl Host {
     pub fn scan(&mut self) -> bool {
         let mut any = false;
         for (id, context) in &self.contexts {
-            any |= self.engine.scan(*id, &context.pages);
+            if let DeviceFile::Registers(pages) = &context.file {
+                any |= self.engine.scan(*id, pages);
+            }
         }
+        any |= self.efa.scan(&mut self.engine.shared);
         any | self.engine.shared.fabric.pump(self.engine.shared.now)
+    }
+
+    /// Everything that could be done now, in a fixed order.
+    pub fn units(&self) -> Vec<Unit> {
+        let mlx5 = self.engine.units().into_iter().map(Unit::Mlx5);
+        mlx5.chain(self.efa.units().into_iter().map(Unit::Efa)).collect()
+    }
+
+    /// Does one unit.
+    pub fn perform(&mut self, unit: Unit) {
+        let shared = &mut self.engine.shared;
+        match unit {
+            Unit::Mlx5(mlx5::Unit::Deliver(source, target)) if efa::message::qpn(target).is_some() => {
+                if let Some(packet) = shared.fabric.take((source, target)) {
+                    self.efa.deliver(&packet, shared);
+                }
+            }
+            Unit::Mlx5(unit) => self.engine.perform(unit),
+            Unit::Efa(unit) => self.efa.perform(unit, shared),
+        }
+    }
+
+    /// Runs timers that are due at the present time; true if there were any.
+    pub fn run_timers(&mut self) -> bool {
+        self.engine.run_timers() | self.efa.run_timers(&mut self.engine.shared)
+    }
+
+    /// When something is due that only time brings, in nanoseconds.
+    pub fn next_time(&self) -> Option<u64> {
+        self.engine.next_time().into_iter().chain(self.efa.next_time()).min()
     }
 
     /// Sends the events that are due; true if there were any.
@@ -124,6 +175,7 @@ impl Host {
                 cq.events += 1;
             }
         }
+        any |= self.send_efa_events();
         for (context, element, event_type) in std::mem::take(&mut self.engine.shared.async_events) {
             any = true;
             let channel = self.contexts.get_mut(&context).and_then(|c| c.async_channel.as_mut());

@@ -7,6 +7,7 @@
 
 pub mod description;
 pub mod drive;
+pub mod efa;
 pub mod event;
 pub mod fabric;
 pub mod fault;

@@ -60,8 +60,14 @@ impl Config {
         Self { drive: Drive::Thread, record: false, ..Self::steps(0) }
     }
 
-    /// Reads the environment that `cargo xtask softnic` sets: `SOFTNIC_DEVICES` (a TOML file), or `SOFTNIC_LINK` and
-    /// `SOFTNIC_COUNT`; `SOFTNIC_SESSION`, `SOFTNIC_ABI`, `SOFTNIC_STRICT`; `SOFTNIC_TRACE` and `SOFTNIC_TRACE_TEXT` (files,
+    /// One EFA device of the newest generation instead.
+    #[must_use]
+    pub fn with_efa(self) -> Self {
+        Self { description: Description::efa(1), ..self }
+    }
+
+    /// Reads the environment that `cargo xtask softnic` sets: `SOFTNIC_DEVICES` (a TOML file), or `SOFTNIC_DEVICE` (`mlx5` or
+    /// `efa`), `SOFTNIC_LINK` and `SOFTNIC_COUNT`; `SOFTNIC_SESSION`, `SOFTNIC_ABI`, `SOFTNIC_STRICT`; `SOFTNIC_TRACE` and `SOFTNIC_TRACE_TEXT` (files,
     /// or `-` for standard error).
     ///
     /// # Errors
@@ -75,7 +81,10 @@ impl Config {
                     .map_err(|e| StartError::Environment("SOFTNIC_DEVICES", format!("{path}: {e}")))?;
                 Description::parse(&text)?
             }
-            None => standard(var("SOFTNIC_LINK").as_deref(), var("SOFTNIC_COUNT").as_deref())?,
+            None => {
+                let [device, link, count] = ["SOFTNIC_DEVICE", "SOFTNIC_LINK", "SOFTNIC_COUNT"].map(var);
+                standard(device.as_deref(), link.as_deref(), count.as_deref())?
+            }
         };
         match var("SOFTNIC_ABI").as_deref() {
             None => {}
@@ -93,7 +102,11 @@ impl Config {
     }
 }
 
-fn standard(link: Option<&str>, count: Option<&str>) -> Result<Description, StartError> {
+fn standard(
+    device: Option<&str>,
+    link: Option<&str>,
+    count: Option<&str>,
+) -> Result<Description, StartError> {
     let link = match link {
         None | Some("ib") => Link::Ib,
         Some("roce") => Link::Roce,
@@ -104,7 +117,11 @@ fn standard(link: Option<&str>, count: Option<&str>) -> Result<Description, Star
         Some(Ok(n)) => u16::from(n),
         Some(Err(e)) => return Err(StartError::Environment("SOFTNIC_COUNT", e.to_string())),
     };
-    Ok(Description::standard(link, count))
+    match device {
+        None | Some("mlx5") => Ok(Description::standard(link, count)),
+        Some("efa") => Ok(Description::efa(count)),
+        Some(other) => Err(StartError::Environment("SOFTNIC_DEVICE", other.to_owned())),
+    }
 }
 
 /// Why the machine did not start.
@@ -239,6 +256,9 @@ fn install(config: Config) -> Result<(), StartError> {
         let sink =
             Sink::open(path, *format, slot, &devices).map_err(|e| StartError::Trace(path.clone(), e))?;
         host.engine.shared.trace.add_sink(sink);
+    }
+    if let Drive::Steps { seed } = config.drive {
+        host.efa.set_seed(seed);
     }
     host.engine.shared.trace.strict = config.strict;
     host.engine.shared.trace.exact = matches!(config.drive, Drive::Steps { .. });

@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::description::{Description, DeviceDescription, GidType, Link, PortDescription};
+use crate::description::{Description, DeviceDescription, GidType, Kind, Link, PortDescription};
 
 /// Major and minor number of the first device file, as the kernel's `infiniband_verbs` class has them.
 pub const MAJOR: u32 = 231;
@@ -14,6 +14,16 @@ pub const FIRST_MINOR: u32 = 192;
 
 /// The board name under which every software device can be told from hardware.
 pub const BOARD_ID: &str = "SOFTNIC_MLX5";
+/// That of EFA devices.
+pub const EFA_BOARD_ID: &str = "SOFTNIC_EFA";
+
+/// PCI vendor of EFA.
+pub const EFA_VENDOR: u32 = 0x1d0f;
+/// PCI device of EFA's second generation; perftest knows it to take extended posting.
+pub const EFA_PART: u32 = 0xefa1;
+
+/// The modalias that makes libefa claim the device.
+const EFA_MODALIAS: &str = "pci:v00001D0Fd0000EFA1sv00001D0Fsd0000EFA1bc02sc00i00\n";
 
 /// The modalias that makes libmlx5 claim the device: a ConnectX-5.
 const MODALIAS: &str = "pci:v000015B3d00001017sv000015B3sd00000007bc02sc07i00\n";
@@ -28,7 +38,11 @@ pub fn write_tree(root: &Path, description: &Description) -> io::Result<()> {
     fs::create_dir_all(root.join("class/infiniband"))?;
     for (index, device) in description.devices.iter().enumerate() {
         write_verbs(&root.join(format!("class/infiniband_verbs/uverbs{index}")), index, device)?;
-        write_device(&root.join("class/infiniband").join(&device.name), index, device)?;
+        let class = root.join("class/infiniband").join(&device.name);
+        match device.kind {
+            Kind::Mlx5 => write_device(&class, index, device)?,
+            Kind::Efa => write_efa(root, &class, index, device)?,
+        }
     }
     Ok(())
 }
@@ -37,7 +51,36 @@ fn write_verbs(dir: &Path, index: usize, device: &DeviceDescription) -> io::Resu
     put(dir.join("ibdev"), format!("{}\n", device.name))?;
     put(dir.join("dev"), format!("{MAJOR}:{}\n", FIRST_MINOR as usize + index))?;
     put(dir.join("abi_version"), "1\n")?;
-    put(dir.join("device/modalias"), MODALIAS)
+    put(dir.join("device/modalias"), if device.kind == Kind::Efa { EFA_MODALIAS } else { MODALIAS })
+}
+
+/// An EFA device. libfabric follows `device` to a place on the PCI bus, and its `driver`.
+fn write_efa(root: &Path, dir: &Path, index: usize, device: &DeviceDescription) -> io::Result<()> {
+    let guid = quads(&device.guid.to_be_bytes());
+    put(dir.join("node_type"), "7: unspecified\n")?;
+    put(dir.join("node_guid"), format!("{guid}\n"))?;
+    put(dir.join("sys_image_guid"), format!("{guid}\n"))?;
+    put(dir.join("fw_ver"), "0.0.0.0\n")?;
+    put(dir.join("board_id"), format!("{EFA_BOARD_ID}\n"))?;
+    put(dir.join("hca_type"), "efa\n")?;
+    put(dir.join("hw_rev"), "0\n")?;
+    let place = root.join(format!("devices/pci0000:00/0000:00:{:02x}.{}", 6 + index / 8, index % 8));
+    put(place.join("modalias"), EFA_MODALIAS)?;
+    put(place.join("vendor"), format!("{EFA_VENDOR:#06x}\n"))?;
+    put(place.join("device"), format!("{EFA_PART:#06x}\n"))?;
+    put(place.join("class"), "0x020000\n")?;
+    put(place.join("numa_node"), "-1\n")?;
+    put(place.join("local_cpulist"), "0\n")?;
+    let driver = root.join("bus/pci/drivers/efa");
+    fs::create_dir_all(&driver)?;
+    std::os::unix::fs::symlink(&driver, place.join("driver"))?;
+    std::os::unix::fs::symlink(&place, dir.join("device"))?;
+    write_verbs(&place.join(format!("infiniband_verbs/uverbs{index}")), index, device)?;
+    device
+        .ports
+        .iter()
+        .enumerate()
+        .try_for_each(|(i, port)| write_port(&dir.join(format!("ports/{}", i + 1)), port))
 }
 
 fn write_device(dir: &Path, index: usize, device: &DeviceDescription) -> io::Result<()> {
@@ -62,7 +105,11 @@ fn write_device(dir: &Path, index: usize, device: &DeviceDescription) -> io::Res
 
 fn write_port(dir: &Path, port: &PortDescription) -> io::Result<()> {
     let (state, physical) = if port.active { ("4: ACTIVE", "5: LinkUp") } else { ("1: DOWN", "3: Disabled") };
-    let link = if port.link == Link::Ib { "InfiniBand" } else { "Ethernet" };
+    let link = match port.link {
+        Link::Ib => "InfiniBand",
+        Link::Roce => "Ethernet",
+        Link::Unspecified => "Unknown",
+    };
     put(dir.join("state"), format!("{state}\n"))?;
     put(dir.join("phys_state"), format!("{physical}\n"))?;
     put(dir.join("link_layer"), format!("{link}\n"))?;
@@ -70,7 +117,8 @@ fn write_port(dir: &Path, port: &PortDescription) -> io::Result<()> {
     put(dir.join("lid"), format!("{:#x}\n", port.lid))?;
     put(dir.join("sm_lid"), format!("{:#x}\n", u16::from(port.link == Link::Ib)))?;
     write_gids(dir, port)?;
-    for index in 0..128 {
+    let pkeys = if port.link == Link::Unspecified { 1 } else { crate::uverbs::query::PKEYS };
+    for index in 0..pkeys {
         put(dir.join(format!("pkeys/{index}")), if index == 0 { "0xffff\n" } else { "0x0000\n" })?;
     }
     Ok(())
@@ -93,9 +141,9 @@ fn write_gids(dir: &Path, port: &PortDescription) -> io::Result<()> {
     Ok(())
 }
 
-/// Length of a port's GID table: what was described, and at least 8 entries.
+/// Length of a port's GID table: what was described, and at least 8 entries; an EFA port's has only its own.
 pub fn gid_table_len(port: &PortDescription) -> usize {
-    port.gids.len().max(8)
+    port.gids.len().max(if port.link == Link::Unspecified { 1 } else { 8 })
 }
 
 fn quads(bytes: &[u8]) -> String {

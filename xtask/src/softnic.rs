@@ -6,10 +6,10 @@ use crate::{rdma_core, sh, workspace};
 
 const USAGE: &str = "usage: cargo xtask softnic [OPTION]... -- COMMAND [ARGUMENT]...
 
-Runs a command on software RDMA devices: unmodified programs over unmodified libibverbs and libmlx5.
+Runs a command on software RDMA devices: unmodified programs over unmodified libibverbs, libmlx5 and libefa.
 
-  --device mlx5     the kind of device (efa: not yet)
-  --link ib|roce    the ports' link layer (default ib)
+  --device mlx5|efa the kind of device (default mlx5)
+  --link ib|roce    the ports' link layer, of mlx5 (default ib)
   --count N         how many devices (default 1)
   --devices FILE    a TOML description of the devices instead (see softnic/README.md)
   --session NAME    the fabric that processes share (default: one for the user)
@@ -62,7 +62,7 @@ fn parse(args: &[String]) -> sh::Result<Options> {
         let mut value = || args.next().cloned().ok_or_else(|| format!("{arg} needs a value\n\n{USAGE}"));
         match arg.as_str() {
             "--" => break,
-            "--device" => device(&value()?)?,
+            "--device" => options.set.push(("SOFTNIC_DEVICE", one_of(arg, value()?, &["mlx5", "efa"])?)),
             "--link" => options.set.push(("SOFTNIC_LINK", one_of(arg, value()?, &["ib", "roce"])?)),
             "--count" => options.set.push(("SOFTNIC_COUNT", count(value()?)?)),
             "--devices" => {
@@ -102,14 +102,6 @@ fn trace_file(option: &str, file: String) -> sh::Result<String> {
     Ok(path.map_err(|e| format!("{option} {file}: {e}"))?.display().to_string())
 }
 
-fn device(kind: &str) -> sh::Result<()> {
-    match kind {
-        "mlx5" => Ok(()),
-        "efa" => Err("--device efa: there is no software EFA yet; only mlx5".into()),
-        other => Err(format!("--device {other}: no such kind; only mlx5").into()),
-    }
-}
-
 fn count(value: String) -> sh::Result<String> {
     match value.parse() {
         Ok(1..=64u8) => Ok(value),
@@ -134,16 +126,15 @@ mod tests {
 
     #[test]
     fn options_become_the_devices_variables() {
-        let o = words("--link roce --count 2 --strict -- ibv_devinfo -v").unwrap();
+        let o = words("--device mlx5 --link roce --count 2 --strict -- ibv_devinfo -v").unwrap();
         assert_eq!(o.command, ["ibv_devinfo", "-v"]);
         let names: Vec<&str> = o.set.iter().map(|(n, _)| *n).collect();
-        assert_eq!(names, ["SOFTNIC_LINK", "SOFTNIC_COUNT", "SOFTNIC_STRICT"]);
+        assert_eq!(names, ["SOFTNIC_DEVICE", "SOFTNIC_LINK", "SOFTNIC_COUNT", "SOFTNIC_STRICT"]);
     }
 
     #[test]
     fn what_is_not_there_is_said() {
         for (line, word) in [
-            ("--device efa -- x", "not yet"),
             ("--device cx9 -- x", "cx9"),
             ("--link token-ring -- x", "token-ring"),
             ("ibv_devices", "`--`"),
@@ -155,7 +146,7 @@ mod tests {
             ("--trace /nonexistent/t -- y", "/nonexistent/t"),
         ] {
             let e = words(line).unwrap_err().to_string();
-            assert!(e.contains(word) || e.contains("yet"), "{line}: {e}");
+            assert!(e.contains(word), "{line}: {e}");
         }
     }
 }

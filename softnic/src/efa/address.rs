@@ -56,7 +56,7 @@ impl Addresses {
     }
 
     /// The number that a GID has, or would have: the next one if another GID has it.
-    fn place(&self, device: usize, gid: &[u8; 16]) -> Option<u16> {
+    pub(super) fn place(&self, device: usize, gid: &[u8; 16]) -> Option<u16> {
         let first = first_number(gid);
         let candidates = (first..0xfff1).chain(1..first);
         candidates.take(256).find(|n| self.list.get(&(device, *n)).is_none_or(|k| k.gid == *gid))

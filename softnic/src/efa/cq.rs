@@ -5,9 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::efa::cqe::{Cqe, Side};
+use crate::efa::cqe::Cqe;
 use crate::efa::pages::{Block, Doorbell};
-use crate::trace::{Event, Trace};
+use crate::trace::{Event, Kind, Trace};
 
 /// `EFA_IO_REGS_CQ_DB_*`: consumer index, sequence number of the arming, and the arming itself.
 const CONSUMER: u32 = 0xffff;
@@ -98,15 +98,17 @@ impl Cq {
         let phase = *produced & entries == 0;
         *produced = produced.wrapping_add(1);
         self.total = self.total.wrapping_add(1);
-        self.block.memory.publish_backwards(slot * entry_size, &cqe.encode(phase)[..entry_size]);
+        let bytes = &cqe.encode(phase)[..entry_size];
+        self.block.memory.publish_backwards(slot * entry_size, bytes);
         match &mut self.arm {
             Arm::Not => {}
             Arm::Perhaps { due } | Arm::Armed { due, .. } => *due = true,
         }
-        let status = cqe.status.verbs();
-        let qpn = u32::from(cqe.qpn);
-        debug_assert!(matches!(cqe.side, Side::Send | Side::Receive(_)));
-        trace.event(Event::Completed { cqn, qpn, counter: cqe.id.low, status });
+        if trace.is_on() {
+            let (device, qpn, counter) = (Kind::Efa, u32::from(cqe.qpn), cqe.id.low);
+            let (status, bytes) = (cqe.status.verbs(), bytes.to_vec());
+            trace.event(Event::Completed { device, cqn, qpn, counter, status, bytes });
+        }
     }
 
     /// Looks at the doorbell.
@@ -132,11 +134,8 @@ impl Cq {
         let waiting = self.total != (self.seen & CONSUMER) as u16;
         let due = match &mut self.arm {
             Arm::Not => return false,
-            Arm::Perhaps { due } => {
-                // One more than was asked for harms nobody, if it is not one after another.
-                *due &= !unread;
-                *due
-            }
+            // One more than was asked for harms nobody, if it is not one after another.
+            Arm::Perhaps { due } => *due && !unread,
             Arm::Armed { due: true, .. } => true,
             Arm::Armed { patience, .. } if waiting && *patience > 0 => {
                 *patience -= 1;
@@ -200,7 +199,7 @@ impl Cqs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::efa::cqe::{RequestId, Status};
+    use crate::efa::cqe::{RequestId, Side, Status};
     use crate::efa::pages::DeviceMemory;
 
     fn cq(memory: &mut DeviceMemory, entries: u32, entry_size: usize, rings: u16) -> Cq {
@@ -273,7 +272,7 @@ mod tests {
         ring_doorbell(&cq, 1);
         push(&mut cq, 0, 1);
         assert!(!cq.take_event(true), "there is one to read");
-        push(&mut cq, 0, 2);
         assert!(cq.take_event(false));
+        assert!(!cq.take_event(false));
     }
 }

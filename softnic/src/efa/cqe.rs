@@ -55,6 +55,30 @@ impl Status {
     }
 }
 
+impl Status {
+    /// Its name in the trace.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Flushed => "flushed",
+            Self::QpInternalError => "qp_internal_error",
+            Self::UnsupportedOp => "unsupported_op",
+            Self::InvalidAh => "invalid_ah",
+            Self::InvalidLkey => "invalid_lkey",
+            Self::BadLength => "bad_length",
+            Self::RemoteBadAddress => "bad_address",
+            Self::RemoteAbort => "abort",
+            Self::RemoteBadDestQpn => "bad_dest_qpn",
+            Self::RemoteNotReady => "receiver_not_ready",
+            Self::RemoteBadLength => "remote_bad_length",
+            Self::RemoteBadStatus => "bad_status",
+            Self::UnresponsiveRemote => "unresponsive_remote",
+            Self::RemoteUnknownPeer => "unknown_peer",
+            Self::UnreachableRemote => "unreachable_remote",
+        }
+    }
+}
+
 /// What a request carries to be known again: the 16 bits that every library uses, and the rest of a whole 64-bit id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct RequestId {

@@ -75,7 +75,14 @@ pub struct Place {
 
 impl Landing {
     /// Bytes that are to land. `order` shuffles the parts.
-    pub fn new(qpn: u16, place: Place, data: Vec<u8>, mtu: u32, order: Option<&mut Choices>, then: Then) -> Self {
+    pub fn new(
+        qpn: u16,
+        place: Place,
+        data: Vec<u8>,
+        mtu: u32,
+        order: Option<&mut Choices>,
+        then: Then,
+    ) -> Self {
         let mtu = mtu.max(1) as usize;
         let mut parts: Vec<u32> = (0..data.len().div_ceil(mtu) as u32).rev().collect();
         if let Some(choices) = order {
@@ -156,7 +163,8 @@ mod tests {
     fn memory_that_went_away_is_noticed() {
         let (mut regions, key) = regions(0x1000, 128);
         regions.remove(key);
-        let place = Place { pd: 1, want: Want::LocalWrite, pieces: vec![Piece { addr: 0x1000, len: 8, key }] };
+        let place =
+            Place { pd: 1, want: Want::LocalWrite, pieces: vec![Piece { addr: 0x1000, len: 8, key }] };
         let mut landing = Landing::new(1, place, vec![1; 8], 16, None, Then::Complete(0));
         assert_eq!(landing.step(&regions), Landed::Lost);
     }

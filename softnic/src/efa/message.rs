@@ -150,7 +150,7 @@ mod tests {
     fn numbers_go_to_the_fabric_and_back() {
         for slot in [0, 1, 63] {
             let first = base(slot).unwrap();
-            for number in [first, first + 1, first + INDICES - 1] {
+            for number in [first, first + 1, first + (INDICES - 1)] {
                 let fabric = fabric_number(number);
                 assert_eq!(qpn(fabric), Some(number));
                 assert_eq!(fabric >> crate::fabric::INDEX_BITS & 0xff, slot);

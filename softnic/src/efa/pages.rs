@@ -105,7 +105,8 @@ impl DeviceMemory {
 
     /// Takes a doorbell, which reads 0.
     pub fn allocate_doorbell(&mut self) -> Option<Doorbell> {
-        let free = self.doorbells.iter().find_map(|(page, words)| Some((*page, words.iter().position(|w| !w)?)));
+        let free =
+            self.doorbells.iter().find_map(|(page, words)| Some((*page, words.iter().position(|w| !w)?)));
         let (page, word) = match free {
             Some(found) => found,
             None => {

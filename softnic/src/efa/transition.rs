@@ -70,7 +70,9 @@ mod tests {
 
     #[test]
     fn the_usual_way_up_has_the_masks_that_programs_use() {
-        for (from, to, mask) in [(Reset, Init, 0x71), (Init, Rtr, 0x1), (Rtr, Rts, 0x1_0001), (Rtr, Rts, 0x1_0801)] {
+        for (from, to, mask) in
+            [(Reset, Init, 0x71), (Init, Rtr, 0x1), (Rtr, Rts, 0x1_0001), (Rtr, Rts, 0x1_0801)]
+        {
             assert_eq!(check(from, to, mask, true), Ok(()));
         }
     }

@@ -164,7 +164,11 @@ pub fn decode_receive(b: &[u8; RECEIVE_PIECE]) -> ReceivePiece {
 }
 
 fn piece(b: &[u8]) -> Piece {
-    Piece { len: u32_at(b, 0), key: u32_at(b, 4), addr: u64::from(u32_at(b, 8)) | u64::from(u32_at(b, 12)) << 32 }
+    Piece {
+        len: u32_at(b, 0),
+        key: u32_at(b, 4),
+        addr: u64::from(u32_at(b, 8)) | u64::from(u32_at(b, 12)) << 32,
+    }
 }
 
 fn local_piece(b: &[u8]) -> Piece {

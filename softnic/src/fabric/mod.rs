@@ -9,11 +9,17 @@ use std::collections::{BTreeMap, VecDeque};
 use packet::{Body, Packet, Reply};
 use session::Session;
 
+use crate::efa::message::Message;
 use crate::fault::Faults;
 use crate::trace::Action;
 
 /// Bits of a queue-pair number that say which queue pair of the process.
 pub const INDEX_BITS: u32 = 16;
+
+/// The slot of the process that a queue pair is in. Above it, a number may say what kind of device it is on.
+fn slot_of(number: u32) -> u32 {
+    number >> INDEX_BITS & 0xff
+}
 
 /// Packets under way.
 #[derive(Debug, Default)]
@@ -66,7 +72,7 @@ impl Fabric {
                 None => return,
             },
         };
-        let slot = packet.target >> INDEX_BITS;
+        let slot = slot_of(packet.target);
         if slot == self.slot() {
             self.queue(packet, now + delay);
         } else {
@@ -76,7 +82,7 @@ impl Fabric {
 
     fn send_abroad(&mut self, slot: u32, packet: Packet, now: u64) {
         let sent = self.session.as_mut().is_some_and(|s| s.send(slot, &packet));
-        let Some(silence) = packet.lost().filter(|_| matches!(packet.body, Body::Request(_))) else { return };
+        let Some(silence) = packet.lost().filter(|_| packet.wants_answer()) else { return };
         if sent {
             self.abroad.entry(slot).or_default().push(silence);
         } else {
@@ -110,8 +116,12 @@ impl Fabric {
 
     /// An answer came: what it answers, and all of that queue pair before it, need no silence any more.
     fn settle(&mut self, packet: &Packet) {
+        let Some(list) = self.abroad.get_mut(&slot_of(packet.source)) else { return };
+        if let Body::Efa(Message::Reply(reply)) = &packet.body {
+            // Answers of EFA come in any order: each settles its own request.
+            return list.retain(|s| !matches!(&s.body, Body::Efa(m) if m.token() == reply.token));
+        }
         let Body::Reply(reply) = &packet.body else { return };
-        let Some(list) = self.abroad.get_mut(&(packet.source >> INDEX_BITS)) else { return };
         list.retain(|silence| match &silence.body {
             Body::Reply(Reply::Silence { psn }) if silence.target == packet.target => {
                 psn.ahead_of(reply.psn()) > 0

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::efa::message::{Message, Outcome, Reply as EfaReply};
 use crate::rules::{Nak, Psn};
 
 /// A port's address: a local identifier, a global one, or both.
@@ -40,6 +41,8 @@ pub enum Body {
     OneWay(Request),
     /// A message of an unreliable datagram queue pair; as silent.
     Datagram(Datagram),
+    /// Between EFA devices.
+    Efa(Message),
 }
 
 /// A datagram.
@@ -207,7 +210,30 @@ impl Packet {
             Body::Reply(reply) => {
                 Some(Self { body: Body::Reply(Reply::Silence { psn: reply.psn() }), ..self.clone_head() })
             }
+            Body::Efa(message) => {
+                let silence = Message::Reply(EfaReply::new(message.token(), Outcome::Silence));
+                let to_requester = match message {
+                    Message::Request(request) if !request.reliable => return None,
+                    Message::Request(_) => self.answer(Reply::Silence { psn: Psn::new(0) }),
+                    Message::Reply(_) => self.clone_head(),
+                };
+                Some(Self { body: Body::Efa(silence), ..to_requester })
+            }
             Body::OneWay(_) | Body::Datagram(_) => None,
+        }
+    }
+
+    /// Whether it asks for something, rather than answering.
+    pub fn is_request(&self) -> bool {
+        !matches!(self.body, Body::Reply(_) | Body::Efa(Message::Reply(_)))
+    }
+
+    /// Whether its sender waits for an answer.
+    pub fn wants_answer(&self) -> bool {
+        match &self.body {
+            Body::Request(_) => true,
+            Body::Efa(message) => message.wants_answer(),
+            Body::Reply(_) | Body::OneWay(_) | Body::Datagram(_) => false,
         }
     }
 
@@ -232,6 +258,7 @@ impl Packet {
             | Body::OneWay(Request { data, .. })
             | Body::Datagram(Datagram { data, .. })
             | Body::Reply(Reply::Data { data, .. }) => *data = payload.to_vec(),
+            Body::Efa(message) => message.set_data(payload),
             Body::Reply(_) if payload.is_empty() => {}
             Body::Reply(_) => return None,
         }
@@ -244,6 +271,7 @@ impl Packet {
             | Body::OneWay(Request { data, .. })
             | Body::Datagram(Datagram { data, .. })
             | Body::Reply(Reply::Data { data, .. }) => data,
+            Body::Efa(message) => message.data(),
             Body::Reply(_) => &[],
         }
     }

@@ -172,6 +172,8 @@ impl Engine {
                     qp.on_one_way(packet, request, &mut self.shared);
                 }
             }
+            // Those go to another engine.
+            Body::Efa(_) => {}
             Body::Datagram(datagram) => {
                 if let Some(qp) = qp {
                     qp.on_datagram(packet, datagram, &mut self.shared);

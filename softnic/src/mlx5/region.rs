@@ -50,6 +50,16 @@ impl Regions {
         key
     }
 
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
     /// The region of a key.
     pub fn get(&self, key: u32) -> Option<&Region> {
         self.slots.get(&model::key_index(key)).filter(|(tag, _)| *tag == key as u8).map(|(_, region)| region)

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+mod efa;
+
 use super::Action;
 use crate::fabric::packet::{Body, Function, Operation, Packet, Reply, Request};
 use crate::rules::Nak;
@@ -47,6 +49,7 @@ impl PacketView {
                 let imm = datagram.imm.map(u32::from_be_bytes);
                 Self { what: "datagram", len: datagram.data.len(), imm, ..view }
             }
+            Body::Efa(message) => efa::view(view, message),
         }
     }
 

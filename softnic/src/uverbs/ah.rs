@@ -1,6 +1,6 @@
 //! Address handles: checked and kept for whoever looks at them. What a device makes of one is each device kind's own.
 
-use crate::description::Link;
+use crate::description::{Kind, Link};
 use crate::host::Host;
 use crate::mlx5::abi as mlx5;
 use crate::uverbs::Errno;
@@ -24,7 +24,10 @@ impl Host {
         let to: CreateAh = call.input();
         self.check_pd(context, to.pd_handle)?;
         self.check_route(context, &to)?;
-        self.answer_ah(&to, call)?;
+        match self.device(context)?.kind {
+            Kind::Mlx5 => answer_mlx5(&to, call)?,
+            Kind::Efa => call.driver_output.put(&self.create_efa_ah(context, &to)?)?,
+        }
         let handle = (1..).find(|n| !self.addresses.contains_key(n)).expect("fewer than 2^32 handles");
         self.addresses.insert(handle, AddressHandle { context, pd: to.pd_handle, to });
         call.output.put(&CreateAhResp { ah_handle: handle })
@@ -35,7 +38,10 @@ impl Host {
         if self.addresses.get(&handle).is_none_or(|a| a.context != context) {
             return Err(Errno::INVAL);
         }
-        self.addresses.remove(&handle);
+        let gone = self.addresses.remove(&handle).ok_or(Errno::INVAL)?;
+        let device = self.context(context)?.device;
+        // Of other kinds' devices it knows nothing.
+        self.efa.addresses.remove(device, &gone.to.dgid, gone.pd);
         Ok(())
     }
 
@@ -51,13 +57,13 @@ impl Host {
         }
         Ok(())
     }
+}
 
-    /// The driver's part of the answer: for mlx5, the Ethernet address of the peer.
-    fn answer_ah(&self, to: &CreateAh, call: &Call) -> Result<(), Errno> {
-        let response_length = call.driver_output.len.min(size_of::<mlx5::CreateAhResp>()) as u32;
-        let dmac = ethernet_address(&to.dgid);
-        call.driver_output.put(&mlx5::CreateAhResp { response_length, dmac, reserved: [0; 6] })
-    }
+/// The driver's part of mlx5's answer: the Ethernet address of the peer.
+fn answer_mlx5(to: &CreateAh, call: &Call) -> Result<(), Errno> {
+    let response_length = call.driver_output.len.min(size_of::<mlx5::CreateAhResp>()) as u32;
+    let dmac = ethernet_address(&to.dgid);
+    call.driver_output.put(&mlx5::CreateAhResp { response_length, dmac, reserved: [0; 6] })
 }
 
 /// The Ethernet address that a GID stands for: the one inside a link-local GID, or a local one made of its last bytes.

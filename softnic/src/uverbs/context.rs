@@ -2,19 +2,30 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
 
+use crate::description::Kind;
+use crate::efa::pages::DeviceMemory;
 use crate::event::EventChannel;
 use crate::mlx5::uar::{STATIC_DYNAMIC_BASE, STATIC_DYNAMIC_PAGES, STATIC_PAGES, UarPages};
 use crate::uverbs::Errno;
+
+/// What a program maps of its device.
+#[derive(Debug)]
+pub enum DeviceFile {
+    /// The register pages of mlx5.
+    Registers(UarPages),
+    /// The rings and doorbells of EFA.
+    Memory(DeviceMemory),
+}
 
 /// One opening of a device file.
 #[derive(Debug)]
 pub struct Context {
     /// Index of the device in the description.
     pub device: usize,
-    /// Register pages.
-    pub pages: UarPages,
+    /// What the program maps.
+    pub file: DeviceFile,
     /// Where asynchronous events go, once the program asked for a channel.
     pub async_channel: Option<EventChannel>,
     /// How many registers the program has on fixed pages; 0 if its pages are UAR objects.
@@ -26,10 +37,37 @@ pub struct Context {
 
 impl Context {
     /// Opens a device.
-    pub fn new(device: usize) -> io::Result<Self> {
-        let pages = UarPages::new()?;
+    pub fn new(device: usize, kind: Kind) -> io::Result<Self> {
+        let file = match kind {
+            Kind::Mlx5 => DeviceFile::Registers(UarPages::new()?),
+            Kind::Efa => DeviceFile::Memory(DeviceMemory::new()?),
+        };
         let channels = BTreeMap::new();
-        Ok(Self { device, pages, async_channel: None, static_registers: 0, channels, next_register: 0 })
+        Ok(Self { device, file, async_channel: None, static_registers: 0, channels, next_register: 0 })
+    }
+
+    /// Another descriptor of the device's file, for the program.
+    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+        match &self.file {
+            DeviceFile::Registers(pages) => pages.descriptor(),
+            DeviceFile::Memory(memory) => memory.descriptor(),
+        }
+    }
+
+    /// The register pages, if the device has such.
+    pub fn pages(&mut self) -> Result<&mut UarPages, Errno> {
+        match &mut self.file {
+            DeviceFile::Registers(pages) => Ok(pages),
+            DeviceFile::Memory(_) => Err(Errno::PROTONOSUPPORT),
+        }
+    }
+
+    /// The memory of rings and doorbells, if the device has such.
+    pub fn memory(&mut self) -> Result<&mut DeviceMemory, Errno> {
+        match &mut self.file {
+            DeviceFile::Memory(memory) => Ok(memory),
+            DeviceFile::Registers(_) => Err(Errno::PROTONOSUPPORT),
+        }
     }
 
     /// Makes the channel of asynchronous events; answers the program's descriptor.

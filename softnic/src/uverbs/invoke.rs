@@ -4,7 +4,9 @@ use std::os::fd::RawFd;
 
 use bytemuck::Pod;
 
-use crate::description::{Abi, Uar};
+use crate::description::{Abi, Kind, Uar};
+use crate::efa::abi as efa;
+use crate::efa::query as efa_query;
 use crate::host::Host;
 use crate::mlx5::abi as mlx5;
 use crate::mlx5::uar::STATIC_DYNAMIC_PAGES;
@@ -128,6 +130,11 @@ impl Host {
         }
     }
 
+    /// Which kind of device a context is of.
+    pub(crate) fn kind(&self, context: u32) -> Result<Kind, Errno> {
+        Ok(self.device(context)?.kind)
+    }
+
     /// A port by number.
     pub(crate) fn port(
         &self,
@@ -146,6 +153,10 @@ impl Host {
 
     /// The driver's part of opening: register pages and limits.
     pub(crate) fn get_driver_context(&mut self, context: u32, call: &Call) -> Result<(), Errno> {
+        if self.kind(context)? == Kind::Efa {
+            let known = call.driver::<efa::AllocUcontext>().supported_caps;
+            return call.driver_output.put(&efa_query::ucontext(self.device(context)?, known)?);
+        }
         let request: mlx5::AllocUcontextReqV2 = call.driver();
         if request.flags & mlx5::UCTX_DEVX != 0 {
             // No DEVX: libmlx5 asks again without it.
@@ -165,6 +176,9 @@ impl Host {
         let mut answer = query::device_ex(self.device(context)?);
         answer.response_length = call.output.len.min(size_of_val(&answer)) as u32;
         call.output.put(&answer)?;
+        if self.kind(context)? == Kind::Efa {
+            return call.driver_output.put(&efa_query::device_ex(self.device(context)?));
+        }
         // `mlx5_ib_query_device_resp`: no offloads; only its length is said.
         let len = call.driver_output.len.min(104);
         let mut driver = [0u8; 104];
@@ -174,7 +188,13 @@ impl Host {
 
     fn alloc_pd_call(&mut self, context: u32, call: &Call) -> Result<(), Errno> {
         let pd_handle = self.alloc_pd(context);
-        call.driver_output.put(&mlx5::AllocPdResp { pdn: pd_handle })?;
+        match self.kind(context)? {
+            Kind::Mlx5 => call.driver_output.put(&mlx5::AllocPdResp { pdn: pd_handle })?,
+            Kind::Efa => {
+                let pdn = pd_handle as u16;
+                call.driver_output.put(&efa::AllocPdResp { pdn, ..Default::default() })?;
+            }
+        }
         call.output.put(&abi::AllocPdResp { pd_handle })
     }
 
@@ -224,6 +244,11 @@ impl Host {
         new: NewCq,
         call: &Call,
     ) -> Result<abi::CreateCqResp, Errno> {
+        if self.kind(context)? == Kind::Efa {
+            let (answer, driver) = self.create_efa_cq(context, new, &call.driver())?;
+            call.driver_output.put(&driver)?;
+            return Ok(answer);
+        }
         let cqn = self.create_cq(context, new, &call.driver())?;
         call.driver_output.put(&mlx5::CreateCqResp { cqn, reserved: 0 })?;
         Ok(abi::CreateCqResp { cq_handle: cqn, cqe: (new.cqe + 1).next_power_of_two() - 1 })
@@ -271,6 +296,11 @@ impl Host {
         new: NewQp,
         call: &Call,
     ) -> Result<abi::CreateQpResp, Errno> {
+        if self.kind(context)? == Kind::Efa {
+            let (answer, driver) = self.create_efa_qp(context, new, &call.driver())?;
+            call.driver_output.put(&driver)?;
+            return Ok(answer);
+        }
         let (qpn, driver) = self.create_qp(context, new, &call.driver())?;
         call.driver_output.put(&driver)?;
         Ok(abi::CreateQpResp { qp_handle: qpn, qpn, cap: new.cap, reserved: 0 })
@@ -281,6 +311,9 @@ impl Host {
         if extended {
             let response_length = size_of::<abi::ExModifyQpResp>() as u32;
             call.output.put(&abi::ExModifyQpResp { comp_mask: 0, response_length })?;
+        }
+        if self.kind(context)? == Kind::Efa {
+            return Ok(());
         }
         let response_length = call.driver_output.len.min(size_of::<mlx5::ModifyQpResp>()) as u32;
         call.driver_output.put(&mlx5::ModifyQpResp { response_length, ..Default::default() })

@@ -5,7 +5,8 @@ use std::os::fd::RawFd;
 
 use bytemuck::Pod;
 
-use crate::description::Abi;
+use crate::description::{Abi, Kind};
+use crate::efa::abi::ioctl as efa;
 use crate::host::Host;
 use crate::memory;
 use crate::mlx5::abi as mlx5;
@@ -145,7 +146,11 @@ impl Host {
             (mlx5::ioctl::OBJECT_UAR, mlx5::ioctl::METHOD_UAR_ALLOC) => return self.alloc_uar(context, a),
             (mlx5::ioctl::OBJECT_UAR, mlx5::ioctl::METHOD_UAR_DESTROY) => {
                 let page = a.need(mlx5::ioctl::ATTR_UAR_HANDLE)? as usize;
-                return if self.context(context)?.pages.free(page) { Ok(()) } else { Err(Errno::INVAL) };
+                return if self.context(context)?.pages()?.free(page) { Ok(()) } else { Err(Errno::INVAL) };
+            }
+            (ioctl::OBJECT_MR, efa::METHOD_MR_QUERY) if self.kind(context)? == Kind::Efa => {
+                // No interconnect has a number here.
+                return a.put(efa::ATTR_QUERY_MR_VALIDITY, &0u16);
             }
             (ioctl::OBJECT_PD, mlx5::ioctl::METHOD_PD_QUERY) => {
                 let pdn = a.need(mlx5::ioctl::ATTR_QUERY_PD_HANDLE)? as u32;
@@ -251,7 +256,7 @@ impl Host {
     }
 
     fn alloc_uar(&mut self, context: u32, a: &Attributes) -> Result<(), Errno> {
-        let pages = &mut self.context(context)?.pages;
+        let pages = self.context(context)?.pages()?;
         let page = pages.allocate().ok_or(Errno::NOMEM)?;
         a.put(mlx5::ioctl::ATTR_UAR_OFFSET, &((page * PAGE) as u64))?;
         a.put(mlx5::ioctl::ATTR_UAR_LENGTH, &(PAGE as u32))?;

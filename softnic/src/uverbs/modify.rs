@@ -1,6 +1,6 @@
 //! `modify_qp` and `query_qp`: attributes checked and kept. Which transitions exist is in [`crate::mlx5::transition`].
 
-use crate::description::{DeviceDescription, Link, PortDescription};
+use crate::description::{DeviceDescription, Kind, Link, PortDescription};
 use crate::fabric::packet::Address;
 use crate::host::Host;
 use crate::mlx5::port::Port;
@@ -14,6 +14,9 @@ use crate::uverbs::query::{MAX_RD_ATOMIC, PKEYS};
 impl Host {
     /// Changes a queue pair.
     pub fn modify_qp(&mut self, context: u32, new: &ModifyQp) -> Result<(), Errno> {
+        if self.kind(context)? == Kind::Efa {
+            return self.modify_efa_qp(context, new);
+        }
         let (from, port, transport) = {
             let qp = self.qp(context, new.qp_handle)?;
             let port = if new.attr_mask & mask::PORT != 0 { new.port_num } else { qp.attr.port };
@@ -68,6 +71,9 @@ impl Host {
 
     /// Answers `QUERY_QP`.
     pub fn query_qp(&mut self, context: u32, qpn: u32) -> Result<QueryQpResp, Errno> {
+        if self.kind(context)? == Kind::Efa {
+            return self.query_efa_qp(context, qpn);
+        }
         Ok(describe(self.qp(context, qpn)?))
     }
 }

@@ -7,6 +7,7 @@ use std::os::fd::RawFd;
 use ibv_core::Access;
 use provider_mock::model;
 
+use crate::description::Kind;
 use crate::host::Host;
 use crate::memory::{self, Mapping};
 use crate::mlx5::abi as mlx5;
@@ -23,7 +24,8 @@ use crate::uverbs::{Errno, context::Context};
 const KNOWN_ACCESS: u32 = 15 | ZERO_BASED | HUGETLB | OPTIONAL_ACCESS;
 const ZERO_BASED: u32 = 1 << 5;
 const HUGETLB: u32 = 1 << 7;
-const OPTIONAL_ACCESS: u32 = 0x3ff0_0000;
+/// Flags that a device may ignore (`IB_ACCESS_OPTIONAL`).
+pub(crate) const OPTIONAL_ACCESS: u32 = 0x3ff0_0000;
 
 /// `IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN`.
 const IGNORE_OVERRUN: u32 = 2;
@@ -107,6 +109,7 @@ impl Host {
         let used = self.engine.shared.regions.uses_domain(pd)
             || self.engine.qps.values().any(|q| q.pd == pd)
             || self.engine.shared.srqs.uses_domain(pd)
+            || self.efa.qps.values().any(|q| q.pd == pd)
             || self.addresses.values().any(|a| a.pd == pd);
         if used {
             return Err(Errno::BUSY);
@@ -129,6 +132,9 @@ impl Host {
     pub(crate) fn new_region(&self, context: u32, new: NewRegion) -> Result<Region, Errno> {
         self.check_pd(context, new.pd)?;
         let access = check_access(new.access)?;
+        if self.kind(context)? == Kind::Efa {
+            self.check_efa_region(context, &new)?;
+        }
         let (base, mapping) = self.back(&new)?;
         if new.len == 0 || base.checked_add(new.len).is_none() {
             return Err(Errno::INVAL);
@@ -193,13 +199,16 @@ impl Host {
         if new.channel.is_some_and(|fd| uar.channel(fd).is_none()) {
             return Err(Errno::INVAL);
         }
-        uar.pages.attach(cq.page);
+        uar.pages()?.attach(cq.page);
         (cq.user_handle, cq.channel) = (new.user_handle, new.channel);
         Ok(self.engine.shared.cqs.insert(cq))
     }
 
     /// Destroys a completion queue; answers how many of its events the program has read.
     pub fn destroy_cq(&mut self, context: u32, cqn: u32) -> Result<DestroyCqResp, Errno> {
+        if self.kind(context)? == Kind::Efa {
+            return self.destroy_efa_cq(context, cqn);
+        }
         self.check_cq(context, cqn)?;
         if self.engine.qps.values().any(|q| q.send_cq == cqn || q.receive_cq == cqn) {
             return Err(Errno::BUSY);
@@ -207,7 +216,7 @@ impl Host {
         let cq = self.engine.shared.cqs.remove(cqn).ok_or(Errno::INVAL)?;
         self.send_events();
         let uar = self.context(context)?;
-        uar.pages.detach(cq.page);
+        uar.pages()?.detach(cq.page);
         let unread = cq.channel.and_then(|fd| uar.channel(fd)).map_or(0, |c| c.take_back(cq.user_handle));
         let unread_async = uar.async_channel.as_mut().map_or(0, |c| c.take_back(cq.user_handle));
         Ok(DestroyCqResp {
@@ -244,7 +253,7 @@ impl Host {
         let uar = self.context(context)?;
         let (register, page) = pick_page(uar, driver)?;
         check_page(uar, page)?;
-        uar.pages.attach(page);
+        uar.pages()?.attach(page);
         (qp.device, qp.page, qp.uidx) = (uar.device, page, driver.uidx);
         (qp.pd, qp.send_cq, qp.receive_cq) = (new.pd, new.send_cq, new.receive_cq);
         (qp.transport, qp.srq) = (transport, new.srq);
@@ -277,12 +286,15 @@ impl Host {
 
     /// Destroys a queue pair; answers how many of its asynchronous events the program has read.
     pub fn destroy_qp(&mut self, context: u32, qpn: u32) -> Result<u32, Errno> {
+        if self.kind(context)? == Kind::Efa {
+            return self.destroy_efa_qp(context, qpn);
+        }
         self.qp(context, qpn)?;
         self.engine.check_destroyed(qpn);
         let qp = self.engine.qps.remove(&qpn).ok_or(Errno::INVAL)?;
         self.send_events();
         let uar = self.context(context)?;
-        uar.pages.detach(qp.page);
+        uar.pages()?.detach(qp.page);
         let unread = uar.async_channel.as_mut().map_or(0, |c| c.take_back(qp.user_handle));
         Ok(qp.async_events.saturating_sub(unread))
     }
@@ -315,8 +327,8 @@ fn pick_page(uar: &mut Context, driver: &mlx5::CreateQp) -> Result<(u32, usize),
     uar.pick_static_register()
 }
 
-fn check_page(uar: &Context, page: usize) -> Result<(), Errno> {
-    if uar.pages.exists(page) { Ok(()) } else { Err(Errno::INVAL) }
+fn check_page(uar: &mut Context, page: usize) -> Result<(), Errno> {
+    if uar.pages()?.exists(page) { Ok(()) } else { Err(Errno::INVAL) }
 }
 
 /// The kernel would fail to pin what isn't mapped: looks at the first and the last byte.

@@ -1,6 +1,7 @@
 //! What a device says about itself: capabilities, ports, addresses. Pure functions of the description.
 
-use crate::description::{DeviceDescription, GidType, Link, PortDescription};
+use crate::description::{DeviceDescription, GidType, Kind, Link, PortDescription};
+use crate::efa::query as efa;
 use crate::sysfs::gid_table_len;
 use crate::uverbs::abi::{ExQueryDeviceResp, GidEntry, QueryDeviceResp, QueryPortResp, QueryPortRespEx};
 
@@ -22,6 +23,9 @@ const CAP_FLAGS: u32 = 1 << 7 | 1 << 10 | 1 << 11 | 1 << 12;
 
 /// Answers `QUERY_DEVICE`.
 pub fn device(description: &DeviceDescription) -> QueryDeviceResp {
+    if description.kind == Kind::Efa {
+        return efa::device(description);
+    }
     QueryDeviceResp {
         fw_ver: 16 << 32 | 35 << 16 | 2000,
         node_guid: description.guid.to_be(),
@@ -56,9 +60,14 @@ pub fn device(description: &DeviceDescription) -> QueryDeviceResp {
 
 /// Answers the extended `QUERY_DEVICE`.
 pub fn device_ex(description: &DeviceDescription) -> ExQueryDeviceResp {
+    let base = device(description);
+    let response_length = size_of::<ExQueryDeviceResp>() as u32;
+    if description.kind == Kind::Efa {
+        return ExQueryDeviceResp { base, response_length, ..Default::default() };
+    }
     ExQueryDeviceResp {
-        base: device(description),
-        response_length: size_of::<ExQueryDeviceResp>() as u32,
+        base,
+        response_length,
         timestamp_mask: u64::MAX,
         // Completion timestamps count nanoseconds; the unit here is kHz.
         hca_core_clock: 1_000_000,
@@ -71,6 +80,9 @@ pub fn device_ex(description: &DeviceDescription) -> ExQueryDeviceResp {
 
 /// Answers `QUERY_PORT`.
 pub fn port(port: &PortDescription) -> QueryPortResp {
+    if port.link == Link::Unspecified {
+        return efa::port(port);
+    }
     let ib = port.link == Link::Ib;
     QueryPortResp {
         // Traps, automatic migration, SL mapping, system image GUID, extended speeds, CM; or CM and IP-based GIDs.

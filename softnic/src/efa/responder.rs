@@ -1,0 +1,246 @@
+//! The answering half of EFA queue pairs: checks a request, lands its bytes, tells the program and the sender. Requests come
+//! in any order, from anybody who knows the key. What the sender makes of an answer is in `requester`.
+
+use provider_mock::model::Want;
+
+use crate::efa::Engine;
+use crate::efa::cqe::{NO_HANDLE, Received, Side, Status};
+use crate::efa::landing::{Landed, Landing, Place, Taken, Then};
+use crate::efa::message::{Message, Operation, Outcome, Reply, Request, qpn};
+use crate::efa::qp::{Receive, Service, receive_id};
+use crate::efa::wqe::{Op, Piece};
+use crate::fabric::packet::{Body, Packet};
+use crate::mlx5::qp::Shared;
+
+/// How many requests of each sender are known again if their answers were lost.
+const REMEMBERED: usize = 256;
+
+/// What a request came to so far.
+enum Course {
+    /// It has its answer.
+    Answered(Reply),
+    /// It is landing; the answer comes later.
+    Landing,
+}
+
+impl From<Status> for Outcome {
+    fn from(status: Status) -> Self {
+        if status == Status::Ok { Self::Done } else { Self::Refused(status) }
+    }
+}
+
+impl Engine {
+    /// A request arrived.
+    pub(super) fn on_request(&mut self, packet: &Packet, request: &Request, shared: &mut Shared) {
+        if !request.reliable {
+            // Nobody is told of a datagram that finds no taker.
+            let _ = self.carry_out(packet, request, shared);
+            return;
+        }
+        if !self.devices.iter().any(|d| packet.to.gid.is_some_and(|gid| d.owns(&gid))) {
+            // Nobody has this address.
+            if let Some(silence) = packet.lost() {
+                shared.send(silence);
+            }
+            return;
+        }
+        if let Some(outcome) = self.remembered(packet, request) {
+            return self.answer(packet, Reply::new(request.token, outcome), shared);
+        }
+        match self.carry_out(packet, request, shared) {
+            Ok(Course::Landing) => {}
+            Ok(Course::Answered(reply)) => self.answer(packet, reply, shared),
+            Err(outcome) => self.answer(packet, Reply::new(request.token, outcome), shared),
+        }
+    }
+
+    /// The outcome of a request that was carried out before: its answer was lost. Reading again does no harm.
+    fn remembered(&self, packet: &Packet, request: &Request) -> Option<Outcome> {
+        let list = self.executed.get(&(packet.source, packet.target))?;
+        list.iter().find(|(token, _)| *token == request.token).map(|(_, outcome)| *outcome)
+    }
+
+    fn answer(&mut self, packet: &Packet, reply: Reply, shared: &mut Shared) {
+        let lasting = !matches!(reply.outcome, Outcome::NotReady) && reply.data.is_empty();
+        if lasting {
+            let list = self.executed.entry((packet.source, packet.target)).or_default();
+            if list.len() == REMEMBERED {
+                list.pop_front();
+            }
+            list.push_back((reply.token, reply.outcome));
+        }
+        shared.send(Packet {
+            from: packet.to,
+            to: packet.from,
+            source: packet.target,
+            target: packet.source,
+            body: Body::Efa(Message::Reply(reply)),
+        });
+    }
+
+    fn carry_out(
+        &mut self,
+        packet: &Packet,
+        request: &Request,
+        shared: &mut Shared,
+    ) -> Result<Course, Outcome> {
+        let number = self.taker(packet, request).ok_or(Status::RemoteBadDestQpn)?;
+        let (pd, device) = self.qps.get(&number).map(|q| (q.pd, q.device)).ok_or(Status::RemoteBadDestQpn)?;
+        if !matches!(request.operation, Operation::Send) && self.handle_of(device, packet) == NO_HANDLE {
+            return Err(Status::RemoteUnknownPeer.into());
+        }
+        let check = |want, addr, rkey, len: u64| {
+            let span = shared.regions.span(rkey, pd, want, addr, len);
+            span.map_err(|_| Outcome::from(Status::RemoteBadAddress))
+        };
+        match request.operation {
+            Operation::Read { addr, rkey, len } => {
+                let span = check(Want::RemoteRead, addr, rkey, len.into())?;
+                let mut reply = Reply::new(request.token, Outcome::Done);
+                span.append_to(&mut reply.data).map_err(|_| Outcome::from(Status::RemoteBadAddress))?;
+                Ok(Course::Answered(reply))
+            }
+            Operation::Write { addr, rkey } => {
+                let len = request.data.len() as u64;
+                check(Want::RemoteWrite, addr, rkey, len)?;
+                let receive = match request.imm {
+                    Some(_) => Some(self.take_for_imm(number, shared)?),
+                    None => None,
+                };
+                let pieces = vec![Piece { addr, len: len as u32, key: rkey }];
+                let place = Place { pd, want: Want::RemoteWrite, pieces };
+                self.land(number, place, packet, receive);
+                Ok(Course::Landing)
+            }
+            Operation::Send => {
+                let qp = self.qps.get_mut(&number).ok_or(Outcome::NotReady)?;
+                let receive = qp.take_receive(shared).ok_or(Outcome::NotReady)?;
+                self.accept(number, pd, packet, &receive, shared)?;
+                let place = Place { pd, want: Want::LocalWrite, pieces: receive.pieces };
+                self.land(number, place, packet, Some(receive.taken));
+                Ok(Course::Landing)
+            }
+        }
+    }
+
+    /// The queue pair that takes a request: it must be there, listen, give the same service, and have the key.
+    fn taker(&self, packet: &Packet, request: &Request) -> Option<u16> {
+        let number = qpn(packet.target)?;
+        let qp = self.qps.get(&number)?;
+        let gid = packet.to.gid?;
+        let service = if request.reliable { Service::Srd } else { Service::Ud };
+        let fits = qp.listens()
+            && self.devices[qp.device].owns(&gid)
+            && qp.service == service
+            && qp.attr.qkey == request.qkey;
+        fits.then_some(number)
+    }
+
+    fn take_for_imm(&mut self, number: u16, shared: &mut Shared) -> Result<Taken, Outcome> {
+        let qp = self.qps.get_mut(&number).ok_or(Outcome::NotReady)?;
+        if qp.unsolicited {
+            return Ok(Taken { id: 0, unsolicited: true });
+        }
+        qp.take_receive(shared).map(|r| r.taken).ok_or(Outcome::NotReady)
+    }
+
+    /// Whether a receive can hold a message. If not, it is spent: both sides are told.
+    fn accept(
+        &mut self,
+        number: u16,
+        pd: u32,
+        packet: &Packet,
+        receive: &Receive,
+        shared: &mut Shared,
+    ) -> Result<(), Outcome> {
+        let Body::Efa(message) = &packet.body else { return Ok(()) };
+        let mut left = message.data().len() as u64;
+        let room: u64 = receive.pieces.iter().map(|p| u64::from(p.len)).sum();
+        let allowed = receive.pieces.iter().all(|piece| {
+            let n = u64::from(piece.len).min(left);
+            left -= n;
+            shared.regions.span(piece.key, pd, Want::LocalWrite, piece.addr, n).is_ok()
+        });
+        let (own, senders) = match () {
+            () if message.data().len() as u64 > room => (Status::BadLength, Status::RemoteBadLength),
+            () if !allowed => (Status::InvalidLkey, Status::RemoteBadStatus),
+            () => return Ok(()),
+        };
+        self.complete_receive(number, packet, receive.taken, own, shared);
+        Err(senders.into())
+    }
+
+    /// Starts the landing of a request's bytes.
+    fn land(&mut self, number: u16, place: Place, packet: &Packet, receive: Option<Taken>) {
+        let Body::Efa(message) = &packet.body else { return };
+        let Some(qp) = self.qps.get(&number) else { return };
+        let (device, data) = (&self.devices[qp.device], message.data().to_vec());
+        let order = (!device.limits.in_order).then_some(&mut self.choices);
+        let then = Then::Answer { packet: packet.clone(), receive };
+        let landing = Landing::new(number, place, data, device.mtu, order, then);
+        self.land_later(landing);
+    }
+
+    /// A step of a landing came to this.
+    pub(super) fn landed(&mut self, landing: Landing, landed: Landed, shared: &mut Shared) {
+        match (landing.then, landed) {
+            (Then::Complete(token), Landed::Wholly) => self.finish(landing.qpn, token, Status::Ok, shared),
+            (Then::Complete(token), _) => self.finish(landing.qpn, token, Status::InvalidLkey, shared),
+            (Then::Answer { packet, receive }, landed) => {
+                let ok = landed == Landed::Wholly;
+                let (own, senders) = match (ok, &receive) {
+                    (true, _) => (Status::Ok, Status::Ok),
+                    (false, Some(_)) => (Status::InvalidLkey, Status::RemoteBadStatus),
+                    (false, None) => (Status::Ok, Status::RemoteBadAddress),
+                };
+                if let Some(taken) = receive {
+                    self.complete_receive(landing.qpn, &packet, taken, own, shared);
+                }
+                self.answer_later(&packet, senders, shared);
+            }
+        }
+    }
+
+    /// Answers a request that has landed, or whose queue pair has gone meanwhile.
+    pub(super) fn answer_later(&mut self, packet: &Packet, status: Status, shared: &mut Shared) {
+        if let Body::Efa(Message::Request(request)) = &packet.body
+            && request.reliable
+        {
+            self.answer(packet, Reply::new(request.token, status.into()), shared);
+        }
+    }
+
+    fn complete_receive(
+        &mut self,
+        number: u16,
+        packet: &Packet,
+        taken: Taken,
+        status: Status,
+        shared: &mut Shared,
+    ) {
+        let Body::Efa(Message::Request(request)) = &packet.body else { return };
+        let Some(qp) = self.qps.get(&number) else { return };
+        let received = Received {
+            len: if status == Status::Ok { request.data.len() as u32 } else { 0 },
+            imm: request.imm.filter(|_| status == Status::Ok),
+            handle: self.handle_of(qp.device, packet),
+            source_qpn: qpn(packet.source).unwrap_or(0),
+            source_gid: packet.from.gid.unwrap_or_default(),
+            unsolicited: taken.unsolicited,
+        };
+        let op = if matches!(request.operation, Operation::Write { .. }) { Op::Write } else { Op::Send };
+        self.complete(number, receive_id(taken.id), op as u8, status, Side::Receive(received), shared);
+    }
+
+    /// The number of the sender's address handle. To its own address a device has one: the sender used it.
+    fn handle_of(&self, device: usize, packet: &Packet) -> u16 {
+        let Some(gid) = packet.from.gid else { return NO_HANDLE };
+        match self.addresses.number(device, &gid) {
+            Some(number) => number,
+            None if self.devices[device].owns(&gid) => {
+                self.addresses.place(device, &gid).unwrap_or(NO_HANDLE)
+            }
+            None => NO_HANDLE,
+        }
+    }
+}
