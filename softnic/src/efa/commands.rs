@@ -276,7 +276,7 @@ type Sizes = [(u32, usize); 2];
 
 fn check_qp(limits: &Limits, new: &NewQp, driver: &abi::CreateQp) -> Result<Sizes, Errno> {
     let known = qp_flag::UNSOLICITED_WRITE_RECV | qp_flag::LONG_REQUEST_ID;
-    if new.shared_receive || driver.comp_mask != 0 || driver.flags & !known != 0 {
+    if new.srq.is_some() || driver.comp_mask != 0 || driver.flags & !known != 0 {
         return Err(Errno::INVAL);
     }
     if driver.flags & qp_flag::UNSOLICITED_WRITE_RECV != 0 && !limits.unsolicited

@@ -26,7 +26,7 @@ pub fn qpn(number: u32) -> Option<u16> {
 
 /// The first queue-pair number of a process; `None` if its slot is beyond those that 16 bits can tell apart.
 pub fn base(slot: u32) -> Option<u16> {
-    (slot < 1 << (16 - INDEX_BITS)).then(|| (slot << INDEX_BITS) as u16)
+    (slot < 1 << (16 - INDEX_BITS)).then_some((slot << INDEX_BITS) as u16)
 }
 
 /// A request or an answer.
