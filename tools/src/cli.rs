@@ -1,7 +1,7 @@
 //! Arguments, output and exit codes. What a command does is in the module of its name.
 
 use crate::{
-    Failure, conformance, devices, doctor, topology,
+    Failure, conformance, devices, doctor, listen, topology,
     transfer::{self, Settings, Watch},
 };
 use clap::{Args, Parser, Subcommand};
@@ -19,6 +19,8 @@ use std::{
     time::Duration,
 };
 
+mod perf;
+
 /// RDMA put and get through whichever provider the host has.
 #[derive(Debug, Parser)]
 #[command(name = "ibv", version, after_long_help = exit_codes())]
@@ -35,8 +37,11 @@ enum Command {
     #[command(after_long_help = exit_codes())]
     Doctor(DoctorArgs),
     /// Put a file into a peer's registered memory, get it back, and compare checksums
-    #[command(after_long_help = exit_codes(), args_override_self = true)]
+    #[command(after_long_help = transfer_help(), args_override_self = true)]
     Transfer(TransferArgs),
+    /// Measure bandwidth and latency of write, read and send, as perftest does
+    #[command(after_long_help = perf_help())]
+    Perf(perf::PerfArgs),
     /// Certify providers: run the conformance suite on them
     #[command(disable_help_flag = true)]
     Conformance {
@@ -107,6 +112,9 @@ struct TransferArgs {
     /// Work requests that one doorbell publishes, at most
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
     batch: u32,
+    /// With --listen, how long to wait for the sender; strangers that connect are passed over [default: for ever]
+    #[arg(long, value_name = "SECONDS", requires = "listen", value_parser = perf::seconds)]
+    wait: Option<Duration>,
     /// How long nothing at all may happen
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
     timeout: u64,
@@ -120,6 +128,32 @@ fn exit_codes() -> String {
     format!("Exit codes:\n{}", lines.join("\n"))
 }
 
+/// What the help of `ibv transfer` ends with.
+const TRANSFER_EXAMPLES: &str = "\
+The bytes go by put and get alone; checksums are compared at the peer and again after the bytes came back.
+A received file appears whole under its name or not at all.
+
+Examples:
+  ibv transfer FILE                        both ends here, over the mock: no hardware needed
+  ibv transfer FILE --provider verbs       both ends here, over a device
+  ibv transfer copy.bin --listen 0.0.0.0:7000
+                                           receive one file
+  ibv transfer FILE --to server.example:7000 --chunk 4M --json
+";
+
+fn transfer_help() -> String {
+    format!("{TRANSFER_EXAMPLES}\n{}", exit_codes())
+}
+
+fn perf_help() -> String {
+    format!("{}\n{}", perf::EXAMPLES, exit_codes())
+}
+
+/// A remark that changes nothing.
+fn note(what: String) {
+    eprintln!("{what}");
+}
+
 fn size(text: &str) -> Result<usize, String> {
     let (digits, shift) = match text.as_bytes().last() {
         Some(b'K' | b'k') => (&text[..text.len() - 1], 10),
@@ -130,7 +164,7 @@ fn size(text: &str) -> Result<usize, String> {
     let number: usize =
         digits.parse().map_err(|_| format!("{text} is not a size such as 65536, 64K or 1M"))?;
     match number.checked_mul(1 << shift) {
-        Some(0) => Err("a chunk of no bytes never gets anywhere".into()),
+        Some(0) => Err("no bytes never get anywhere".into()),
         Some(bytes) => Ok(bytes),
         None => Err(format!("{text} is more than memory has addresses")),
     }
@@ -150,6 +184,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>, registry: &dyn Fn() -> Regi
         Command::Devices(args) => devices(&args, registry),
         Command::Doctor(args) => doctor(&args, registry),
         Command::Transfer(args) => transfer(&args, registry()),
+        Command::Perf(args) => perf::run(&args, registry()),
         Command::Conformance { max_msg_size, args } => return conformance::run(args, max_msg_size),
     };
     match done {
@@ -224,12 +259,12 @@ fn listen(
     settings: &Settings,
     watch: &mut dyn Watch,
 ) -> Result<transfer::Report, Failure> {
-    let (chosen, domain) = one_end(args, registry)?;
+    let (chosen, domain) = one_end(args.provider.as_deref(), args.device.as_deref(), registry)?;
     crate::file::Destination::create(&args.file)?;
     let unreachable = |source| Failure::Unreachable { addr: addr.into(), source };
     let listener = TcpListener::bind(addr).map_err(unreachable)?;
     eprintln!("listening on {}", listener.local_addr().map_err(unreachable)?);
-    let (link, _) = listener.accept().map_err(unreachable)?;
+    let link = listen::accept(&listener, transfer::MAGIC, args.wait, &mut note)?;
     let report = transfer::receive(&domain, link, Some(&args.file), settings, watch)?;
     Ok(transfer::Report { provider: chosen.into(), ..report })
 }
@@ -242,14 +277,14 @@ fn send_to(
     watch: &mut dyn Watch,
 ) -> Result<transfer::Report, Failure> {
     crate::file::Source::open(&args.file)?;
-    let (chosen, domain) = one_end(args, registry)?;
+    let (chosen, domain) = one_end(args.provider.as_deref(), args.device.as_deref(), registry)?;
     let link = connect(addr, settings.timeout)
         .map_err(|source| Failure::Unreachable { addr: addr.into(), source })?;
     let report = transfer::send(&domain, link, &args.file, settings, watch)?;
     Ok(transfer::Report { provider: chosen.into(), ..report })
 }
 
-fn connect(addr: &str, timeout: Duration) -> io::Result<TcpStream> {
+fn connect(addr: impl ToSocketAddrs, timeout: Duration) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "no address of that name");
     for addr in addr.to_socket_addrs()? {
         match TcpStream::connect_timeout(&addr, timeout) {
@@ -261,8 +296,11 @@ fn connect(addr: &str, timeout: Duration) -> io::Result<TcpStream> {
 }
 
 /// A device that another process can reach; the provider's name and the open domain.
-fn one_end(args: &TransferArgs, registry: Registry) -> Result<(&'static str, IbvDomain<AnyDomain>), Failure> {
-    let (provider, device) = (args.provider.as_deref(), args.device.as_deref());
+fn one_end(
+    provider: Option<&str>,
+    device: Option<&str>,
+    registry: Registry,
+) -> Result<(&'static str, IbvDomain<AnyDomain>), Failure> {
     let reachable = |d: &IbvDeviceInfo| d.kind != DeviceKind::Mock;
     // Without a choice, whatever can be reached; but if there is only a mock, say what is wrong with it.
     let open = provider.is_some() || device.is_some() || !any(&registry, reachable);

@@ -138,9 +138,26 @@ pub enum Failure {
     PeerFailed(String),
     /// The provider's fabric is inside one process.
     #[error(
-        "provider {0} can not join two processes: its fabric lives inside one; leave out --listen and --to to run both ends here"
+        "provider {0} can not join two processes: its fabric lives inside one; both ends can run here: --loopback for perf, neither --listen nor --to for transfer"
     )]
     OneProcess(String),
+    /// The two ends of a measurement were told different things.
+    #[error("the ends' settings differ: {0}; give both the same")]
+    Differ(String),
+    /// `ibv perf` was asked for what makes no sense, or what the device can not do.
+    #[error("{0}")]
+    Refused(String),
+    /// `ibv perf --verify` found bytes that nobody sent.
+    #[error("the bytes that arrived are not those that were sent: {0}")]
+    WrongBytes(String),
+    /// The report can not be written where asked for.
+    #[error("{path}: the report can not be written: {source}")]
+    ReportUnwritable {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's reason.
+        source: io::Error,
+    },
     /// The bytes differ.
     #[error("checksums differ: {ours} here, {theirs} {whose}")]
     Mismatch {
@@ -155,7 +172,7 @@ pub enum Failure {
 
 impl Failure {
     /// Every exit code and what it says, in order.
-    pub const CODES: [(u8, &str); 22] = [
+    pub const CODES: [(u8, &str); 26] = [
         (0, "success"),
         (1, "the library, a device, the operating system or a conformance case failed"),
         (2, "wrong usage"),
@@ -173,11 +190,15 @@ impl Failure {
         (23, "the peer went away midway"),
         (24, "nothing happened for --timeout seconds"),
         (25, "the peer gave up; its reason is printed"),
+        (26, "perf: the two ends' settings differ"),
         (30, "the provider can not join two processes"),
+        (31, "perf: the device can not do that, or the settings make no sense together"),
         (40, "checksums differ"),
+        (41, "perf: the bytes that arrived are not those that were sent"),
         (50, "the file is no snapshot of ibv doctor"),
         (51, "another release wrote the snapshot"),
         (52, "the snapshot can not be written"),
+        (53, "perf: the report can not be written"),
     ];
 
     /// The exit code.
@@ -198,11 +219,15 @@ impl Failure {
             Self::Vanished(_) => 23,
             Self::Silent { .. } => 24,
             Self::PeerFailed(_) => 25,
+            Self::Differ(_) => 26,
             Self::OneProcess(_) => 30,
+            Self::Refused(_) => 31,
             Self::Mismatch { .. } => 40,
+            Self::WrongBytes(_) => 41,
             Self::NotASnapshot { .. } => 50,
             Self::SnapshotVersion { .. } => 51,
             Self::SnapshotUnwritable { .. } => 52,
+            Self::ReportUnwritable { .. } => 53,
         }
     }
 
@@ -234,7 +259,11 @@ mod tests {
             Failure::NotAFile { path: path.clone(), what: "a directory" },
             Failure::Empty(path.clone()),
             Failure::TooLarge { what: "f".into(), need: 2, available: 1 },
-            Failure::Unwritable { path, source: io() },
+            Failure::Unwritable { path: path.clone(), source: io() },
+            Failure::ReportUnwritable { path, source: io() },
+            Failure::Differ("x".into()),
+            Failure::Refused("x".into()),
+            Failure::WrongBytes("x".into()),
             Failure::Unreachable { addr: "a".into(), source: io() },
             Failure::Garbage("x".into()),
             Failure::PeerVersion { what: "x", theirs: 2, ours: 1 },

@@ -15,9 +15,12 @@ mod devices;
 mod doctor;
 mod failure;
 mod file;
+mod listen;
 mod memory;
+pub mod perf;
 mod topology;
 pub mod transfer;
+mod wire;
 
 pub use cli::run;
 pub use failure::Failure;

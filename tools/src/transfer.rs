@@ -8,13 +8,16 @@ mod session;
 mod wire;
 
 pub use crate::file::Sha256;
+pub use crate::wire::Link;
 pub use report::{Checksums, Moved, Report};
 pub use session::{receive, send};
-pub use wire::Link;
 
 use crate::failure::Failure;
 use ibv::{Error, ErrorKind, IbvDomain, IbvDomainImpl, OutOfRange};
 use std::{os::unix::net::UnixStream, path::Path, thread, time::Duration};
+
+/// What each frame of a sender begins with.
+pub(crate) const MAGIC: [u8; 4] = <wire::Message as crate::wire::Protocol>::MAGIC;
 
 /// How the bytes are cut and how long to wait.
 #[derive(Clone, Copy, Debug)]

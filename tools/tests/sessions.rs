@@ -1,51 +1,23 @@
 //! Two ends that only share a TCP connection and a fabric: whole transfers, and every kind of bad peer.
 //! The fabric is the mock's under another name, so that the command takes it for one that joins processes.
 
+mod posing;
+
 use ibv::{
-    Claim, DeviceKind, Error, IbvConfig, IbvDeviceInfo, IbvDomain, IbvQpInfo, Provider, Registry,
-    mock::{Fabric, FabricConfig, MockDomain, MockProvider, Schedule},
+    IbvConfig, IbvDomain, IbvQpInfo, Provider,
+    mock::{Fabric, FabricConfig, MockProvider, Schedule},
 };
 use ibv_tools::{Failure, run, transfer};
+use posing::{Posing, number};
 use std::{
     ffi::OsString,
     fs,
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     path::{Path, PathBuf},
-    process::ExitCode,
     thread,
     time::{Duration, Instant},
 };
-
-/// The mock, posing as a device that another process can reach.
-#[derive(Debug)]
-struct Posing(MockProvider);
-
-impl Posing {
-    fn on(fabric: &Fabric) -> Registry {
-        Registry::default().with(Self(MockProvider::new(fabric.clone())))
-    }
-}
-
-impl Provider for Posing {
-    type Domain = MockDomain;
-    fn name(&self) -> &'static str {
-        "posing"
-    }
-    fn devices(&self) -> Result<Vec<IbvDeviceInfo>, Error> {
-        let posing = |mut info: IbvDeviceInfo| {
-            info.kind = DeviceKind::SoftwareUser;
-            info
-        };
-        Ok(self.0.devices()?.into_iter().map(posing).collect())
-    }
-    fn claim(&self, _: &IbvDeviceInfo) -> Claim {
-        Claim::Yes("for this test".into())
-    }
-    fn open(&self, device: &IbvDeviceInfo) -> Result<MockDomain, Error> {
-        self.0.open(device)
-    }
-}
 
 /// A fabric, a folder, and a file in it.
 struct Lab {
@@ -106,11 +78,6 @@ impl Lab {
             self.transfer(&target, "mock1", &["--listen", &addr.to_string()])
         })
     }
-}
-
-/// An exit code is opaque, but comparable.
-fn number(code: ExitCode) -> u8 {
-    (0..=255).find(|n| ExitCode::from(*n) == code).unwrap()
 }
 
 fn free_address() -> SocketAddr {
@@ -266,8 +233,36 @@ fn a_peer_that_speaks_something_else_is_code_21_on_either_side() {
         let _ = link.read_to_end(&mut Vec::new());
     };
     assert_eq!(Lab::new().sender_meets(10, chat), 21);
+}
+
+/// A port scanner, a browser and a mute one, and then the sender.
+#[test]
+fn a_receiver_passes_over_strangers_until_its_sender_comes() {
     let lab = Lab::new();
-    assert_eq!((lab.receiver_meets(chat), lab.left_behind().len()), (21, 0));
+    let (source, target, addr) = (lab.source(5000), lab.target(), free_address());
+    let codes = thread::scope(|scope| {
+        let listen = ["--listen", &addr.to_string(), "--wait", "30"].map(str::to_owned);
+        let (lab, target) = (&lab, &target);
+        let receiver = scope
+            .spawn(move || lab.transfer(target, "mock1", &listen.iter().map(|s| &**s).collect::<Vec<_>>()));
+        drop(reach(addr));
+        let mut browser = reach(addr);
+        browser.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+        let _mute = reach(addr);
+        // The browser is shown out, and the listener is still there.
+        assert_eq!(browser.read_to_end(&mut Vec::new()).unwrap_or(0), 0);
+        let sent = lab.transfer(&source, "mock0", &["--to", &addr.to_string()]);
+        (sent, receiver.join().unwrap())
+    });
+    assert_eq!(codes, (0, 0));
+    assert_eq!(fs::read(&target).unwrap(), fs::read(&source).unwrap());
+}
+
+#[test]
+fn a_receiver_to_whom_nobody_comes_in_time_is_code_24() {
+    let (lab, addr) = (Lab::new(), free_address().to_string());
+    let listen = ["--listen", &addr, "--wait", "0.05"];
+    assert_eq!((lab.transfer(&lab.target(), "mock1", &listen), lab.left_behind().len()), (24, 0));
 }
 
 #[test]
@@ -341,7 +336,8 @@ fn a_sender_that_goes_away_midway_leaves_nothing_behind() {
 fn a_file_that_was_there_survives_a_transfer_that_fails() {
     let lab = Lab::new();
     fs::write(lab.target(), "older").unwrap();
-    assert_eq!(lab.receiver_meets(|_, link| drop(link)), 23);
+    let leaves = |lab: &Lab, link: TcpStream| drop(Peer::meet(lab, link, "mock0"));
+    assert_eq!(lab.receiver_meets(leaves), 23);
     assert_eq!(fs::read(lab.target()).unwrap(), b"older");
     assert_eq!(lab.left_behind().len(), 1);
 }

@@ -1,11 +1,11 @@
 //! One end of a transfer: a queue pair connected to the peer's, and the loop that keeps its send queue
 //! full until a range has moved. What is moved when is `session.rs`'s.
 
-use super::{
-    Moved, Settings,
-    wire::{Channel, Link, Message},
+use super::{Moved, Settings, wire::Message};
+use crate::{
+    Failure,
+    wire::{Channel, Link, Protocol},
 };
-use crate::Failure;
 use ibv::{
     Caps, Connected, EndpointError, IbvConfig, IbvDomain, IbvDomainImpl, IbvMemoryRegionView, IbvQpInfo,
     IbvRemoteMemoryRegionView, IbvWc, Poller, PostError, QueuePair,
@@ -38,7 +38,7 @@ impl<I: IbvDomainImpl> End<I> {
     /// Exchanges endpoints and connects. One receive is posted before the peer can know of this end.
     pub(super) fn open<L: Link>(
         domain: &IbvDomain<I>,
-        channel: &mut Channel<L>,
+        channel: &mut Channel<L, Message>,
         settings: &Settings,
     ) -> Result<Self, Failure> {
         let caps = domain.caps();
@@ -174,7 +174,7 @@ impl<I: IbvDomainImpl> End<I> {
 
 fn hello<L: Link, Q: ibv::IbvQueuePair>(
     qp: &mut QueuePair<Q>,
-    channel: &mut Channel<L>,
+    channel: &mut Channel<L, Message>,
 ) -> Result<IbvQpInfo, Failure> {
     channel.send(&Message::Hello { endpoint: qp.get_qp_info()?.to_bytes().into() })?;
     match channel.receive("waited for its endpoint")? {

@@ -4,11 +4,12 @@ use super::{
     Checksums, RECEIVER_COPIES, Report, SENDER_COPIES, Settings, Sha256, Watch,
     end::{End, Way},
     fits,
-    wire::{Channel, Link, Message},
+    wire::Message,
 };
 use crate::{
     Failure,
     file::{Destination, Source, checksum},
+    wire::{Channel, Link, Protocol},
 };
 use ibv::{Access, HeapMemory, IbvDomain, IbvDomainImpl, IbvMemoryRegion, IbvRemoteMemoryRegionView};
 use std::path::Path;
@@ -48,7 +49,7 @@ pub fn receive<I: IbvDomainImpl, L: Link>(
 
 fn sender<I: IbvDomainImpl, L: Link>(
     domain: &IbvDomain<I>,
-    channel: &mut Channel<L>,
+    channel: &mut Channel<L, Message>,
     path: &Path,
     settings: &Settings,
     watch: &mut dyn Watch,
@@ -96,7 +97,7 @@ fn sender<I: IbvDomainImpl, L: Link>(
 
 fn receiver<I: IbvDomainImpl, L: Link>(
     domain: &IbvDomain<I>,
-    channel: &mut Channel<L>,
+    channel: &mut Channel<L, Message>,
     path: Option<&Path>,
     settings: &Settings,
     watch: &mut dyn Watch,
@@ -140,7 +141,7 @@ fn receiver<I: IbvDomainImpl, L: Link>(
 
 /// Offers the file; where the peer wants it.
 fn offer<L: Link>(
-    channel: &mut Channel<L>,
+    channel: &mut Channel<L, Message>,
     bytes: u64,
     sha256: Sha256,
 ) -> Result<IbvRemoteMemoryRegionView, Failure> {

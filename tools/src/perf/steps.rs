@@ -1,0 +1,83 @@
+//! The rows of a measurement, in order. Pure.
+
+use super::Settings;
+use crate::Failure;
+
+/// Sizes that `--all` ends with, as a power of two.
+const LARGEST: u32 = 23;
+const BANDWIDTH_SIZE: usize = 65536;
+const LATENCY_SIZE: usize = 2;
+
+/// One row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Step {
+    /// Whether it is latency that is measured.
+    pub(super) latency: bool,
+    /// Bytes in a message.
+    pub(super) size: usize,
+}
+
+impl Step {
+    pub(super) fn name(self) -> &'static str {
+        if self.latency { "latency" } else { "bandwidth" }
+    }
+}
+
+/// Every row, where both ends' devices take messages of `limit` bytes.
+pub(super) fn steps(settings: &Settings, limit: usize) -> Result<Vec<Step>, Failure> {
+    let mut steps = Vec::new();
+    for latency in [false, true].into_iter().filter(|latency| settings.has(*latency)) {
+        for size in sizes(settings, latency, limit)? {
+            steps.push(Step { latency, size });
+        }
+    }
+    Ok(steps)
+}
+
+fn sizes(settings: &Settings, latency: bool, limit: usize) -> Result<Vec<usize>, Failure> {
+    let largest = limit.min(1 << LARGEST);
+    if settings.all {
+        return Ok((1..=LARGEST).map(|n| 1 << n).filter(|size| *size <= largest).collect());
+    }
+    let default = if latency { LATENCY_SIZE } else { BANDWIDTH_SIZE };
+    match settings.size {
+        Some(0) => Err(Failure::Refused("--size 0: a message of no bytes has no bandwidth".into())),
+        Some(size) if size > limit => {
+            let why = format!("--size {size}: the other end's device takes at most {limit}");
+            Err(Failure::Refused(why))
+        }
+        Some(size) => Ok(vec![size]),
+        None => Ok(vec![default.min(limit)]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::perf::{Measure, Operation};
+
+    #[test]
+    fn all_sizes_are_powers_of_two_up_to_what_both_ends_take() {
+        let mut settings = Settings::new(Operation::Send, Measure::All);
+        settings.all = true;
+        let rows = steps(&settings, 5000).unwrap();
+        let bandwidth: Vec<_> = rows.iter().filter(|s| !s.latency).map(|s| s.size).collect();
+        assert_eq!(bandwidth, [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096]);
+        assert_eq!(rows.len(), 24);
+        assert_eq!(steps(&settings, usize::MAX).unwrap().last().unwrap().size, 8 << 20);
+    }
+
+    #[test]
+    fn one_size_is_perftests_or_the_one_that_was_asked_for() {
+        let mut settings = Settings::new(Operation::Write, Measure::All);
+        let sizes =
+            |s: &Settings| steps(s, 1 << 20).map(|rows| rows.iter().map(|r| r.size).collect::<Vec<_>>());
+        assert_eq!(sizes(&settings).unwrap(), [65536, 2]);
+        settings.size = Some(7);
+        assert_eq!(sizes(&settings).unwrap(), [7, 7]);
+        settings.size = Some((1 << 20) + 1);
+        assert!(sizes(&settings).unwrap_err().to_string().contains("at most 1048576"));
+        settings.size = Some(0);
+        assert!(sizes(&settings).is_err());
+    }
+}
