@@ -39,6 +39,16 @@ impl<I: IbvDomainImpl> IbvDomain<I> {
         Self { shared: Arc::new(DomainShared { imp, info }) }
     }
 
+    /// The provider's half and the device, where nothing that was made from the domain is left: to erase a domain
+    /// (`AnyDomain::new`) or to open it up.
+    ///
+    /// # Errors
+    /// The domain as it was: a queue, a queue pair or a region still needs it.
+    pub fn into_parts(self) -> Result<(I, IbvDeviceInfo), Self> {
+        let shared = Arc::try_unwrap(self.shared).map_err(|shared| Self { shared })?;
+        Ok((shared.imp, shared.info))
+    }
+
     /// The provider's half, for what only that provider offers.
     pub fn imp(&self) -> &I {
         &self.shared.imp

@@ -62,12 +62,10 @@ impl Registry {
     /// # Errors
     /// `NoDevice` with the names there are.
     pub fn only(mut self, name: &str) -> Result<Self, Error> {
-        let known = self.providers().collect::<Vec<_>>().join(", ");
-        self.0.retain(|p| p.name() == name);
-        if self.0.is_empty() {
-            let detail = format!("no provider {name}; this build has: {known}");
-            return Err(Error::new(ErrorKind::NoDevice, "open", detail));
+        if !self.providers().any(|p| p == name) {
+            return Err(self.no_provider(name));
         }
+        self.0.retain(|p| p.name() == name);
         Ok(self)
     }
 
@@ -91,20 +89,39 @@ impl Registry {
         self.try_open(device).inspect_err(|e| step("open_device", format_args!("{device}"), Some(e)))
     }
 
+    /// Opens a device with the provider of that name, though another may claim it first. The list stays whole, so
+    /// that domains of several providers come from one.
+    ///
+    /// # Errors
+    /// `NoDevice` with the names there are, where no provider is called so, or with its reason, where it does not
+    /// claim the device; else the provider's own.
+    pub fn open_with(&self, provider: &str, device: &str) -> Result<IbvDomain<AnyDomain>, Error> {
+        let object = format_args!("{device} with {provider}");
+        self.try_open_with(provider, device).inspect_err(|e| step("open_device", object, Some(e)))
+    }
+
+    fn try_open_with(&self, provider: &str, device: &str) -> Result<IbvDomain<AnyDomain>, Error> {
+        let Some(found) = self.0.iter().find(|p| p.name() == provider) else {
+            return Err(self.no_provider(provider));
+        };
+        look(&**found, device)?.map_err(|why| {
+            let detail = format!("provider {provider} does not claim {device} ({why})");
+            Error::new(ErrorKind::NoDevice, "open", detail)
+        })
+    }
+
+    fn no_provider(&self, name: &str) -> Error {
+        let known = self.providers().collect::<Vec<_>>().join(", ");
+        Error::new(ErrorKind::NoDevice, "open", format!("no provider {name}; this build has: {known}"))
+    }
+
     fn try_open(&self, device: &str) -> Result<IbvDomain<AnyDomain>, Error> {
         let mut reasons = Vec::new();
         for provider in &self.0 {
-            let why_not = match provider.devices() {
-                Err(e) => e.to_string(),
-                Ok(list) => match list.into_iter().find(|d| d.name == device) {
-                    None => "sees no device of that name".into(),
-                    Some(info) => match provider.claim(&info) {
-                        Claim::Yes(_) => return Ok(IbvDomain::new(provider.open(&info)?, info)),
-                        Claim::No(why) => why,
-                    },
-                },
-            };
-            reasons.push(format!("{}: {why_not}", provider.name()));
+            match look(&**provider, device)? {
+                Ok(domain) => return Ok(domain),
+                Err(why_not) => reasons.push(format!("{}: {why_not}", provider.name())),
+            }
         }
         let reasons =
             if reasons.is_empty() { "no provider was registered".into() } else { reasons.join("; ") };
@@ -128,5 +145,23 @@ impl Registry {
             }
         }
         Err(Error::new(ErrorKind::NoDevice, "open", format!("no device to open ({})", reasons.join("; "))))
+    }
+}
+
+/// Opens the device if the provider claims it; else says why it does not.
+///
+/// # Errors
+/// What the provider answers when it opens what it claims.
+fn look(provider: &dyn DynProvider, device: &str) -> Result<Result<IbvDomain<AnyDomain>, String>, Error> {
+    let list = match provider.devices() {
+        Err(e) => return Ok(Err(e.to_string())),
+        Ok(list) => list,
+    };
+    let Some(info) = list.into_iter().find(|d| d.name == device) else {
+        return Ok(Err("sees no device of that name".into()));
+    };
+    match provider.claim(&info) {
+        Claim::Yes(_) => Ok(Ok(IbvDomain::new(provider.open(&info)?, info))),
+        Claim::No(why) => Ok(Err(why)),
     }
 }

@@ -77,6 +77,24 @@ fn a_survey_tells_what_each_provider_sees_and_claims() {
 }
 
 #[test]
+fn a_named_provider_opens_a_device_that_another_would_open_first() {
+    let registry = registry();
+    let domain = registry.open_with("plain", "ring0").unwrap();
+    assert_eq!(domain.device_info().name, "ring0");
+    for (provider, device, words) in [
+        ("none", "ring0", "no provider none; this build has: broken, empty, picky, plain"),
+        ("picky", "other0", "provider picky does not claim other0 (other0 is of another vendor)"),
+        ("plain", "ring9", "provider plain does not claim ring9 (sees no device of that name)"),
+        ("broken", "ring0", "provider broken does not claim ring0 (dlopen: libnone.so.1 not found)"),
+    ] {
+        let e = registry.open_with(provider, device).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::NoDevice);
+        assert!(e.to_string().contains(words), "{e}");
+    }
+    assert_eq!(registry.providers().count(), 4);
+}
+
+#[test]
 fn the_first_provider_that_claims_a_device_opens_it() {
     for d in [registry().open("ring0").unwrap(), registry().open_any().unwrap()] {
         assert_eq!(d.device_info().name, "ring0");
@@ -112,4 +130,21 @@ fn a_provider_can_be_chosen_by_name_and_a_wrong_name_lists_the_right_ones() {
     assert_eq!(registry().only("plain").unwrap().providers().collect::<Vec<_>>(), ["plain"]);
     let e = registry().only("mlx6").unwrap_err();
     assert!(e.to_string().contains("no provider mlx6; this build has: broken, empty, picky, plain"), "{e}");
+}
+
+#[test]
+fn a_domain_comes_apart_once_nothing_needs_it_and_goes_on_as_an_erased_one() {
+    let domain = IbvDomain::new(RingDomain::default(), IbvDeviceInfo::new("ring0"));
+    let region = domain.alloc(8).unwrap();
+    let domain = domain.into_parts().unwrap_err();
+    assert_eq!(region.to_vec(), [0; 8]);
+    let cq = domain.create_cq(8).unwrap();
+    drop(region);
+    let domain = domain.into_parts().unwrap_err();
+    drop(cq);
+    let (ring, info) = domain.into_parts().unwrap();
+    assert_eq!(info.name, "ring0");
+    let erased = IbvDomain::new(AnyDomain::new(ring), info);
+    assert!(erased.imp().downcast_ref::<RingDomain>().is_some());
+    assert_eq!(erased.alloc(4).unwrap().len(), 4);
 }

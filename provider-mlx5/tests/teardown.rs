@@ -4,7 +4,8 @@
 mod common;
 
 use common::{domain, nic};
-use ibv_core::{IbvConfig, IbvQueuePair as _, IbvWc, WcStatus};
+use ibv_core::{IbvConfig, IbvQueuePair as _, IbvWc, PollCompletionError, WcStatus};
+use softnic::fault::Fault;
 use std::collections::BTreeSet;
 
 #[test]
@@ -38,4 +39,30 @@ fn queue_pairs_without_a_request_leave_nothing_though_nobody_polls() {
         })
         .collect();
     assert!(numbers.len() < 4, "each number is free again at once: {numbers:?}");
+}
+
+#[test]
+fn a_queue_that_met_what_nobody_asked_for_stays_dead_whatever_comes_after() {
+    let mut nic = nic();
+    let d = domain();
+    let cq = d.create_cq(1024).unwrap();
+    let connected = || {
+        let mut qp = d.create_queue_pair(IbvConfig::default(), &cq, &cq).unwrap();
+        let own = qp.get_qp_info().unwrap();
+        qp.connect(&own).unwrap()
+    };
+    let (mut first, mut other) = (connected(), connected());
+    let (src, dst) = (d.alloc(8).unwrap(), d.alloc(8).unwrap());
+    let (mut poller, mut wcs) = (cq.poller().unwrap(), [IbvWc::default(); 8]);
+    nic.inject(Fault::PoisonCqe { nth: 0 });
+    for qp in [&mut first, &mut other] {
+        for _ in 0..3 {
+            let _ids = qp.put(dst.remote(), src.view()).unwrap();
+        }
+        nic.run();
+        for _ in 0..3 {
+            let answer = poller.poll(&mut wcs);
+            assert!(matches!(answer, Err(PollCompletionError::Device(_))), "{answer:?}");
+        }
+    }
 }

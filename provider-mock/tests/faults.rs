@@ -419,3 +419,31 @@ fn a_tap_sees_changes_drops_and_delays() {
         assert_eq!(a.poll()[0].byte_len, 0);
     }
 }
+
+/// Asks the fabric when it goes, as a tap does that owns regions or queue pairs.
+#[derive(Debug)]
+struct Owner(Fabric, std::sync::mpsc::Sender<Duration>);
+
+impl Tap for Owner {}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let _ = self.1.send(self.0.now());
+    }
+}
+
+#[test]
+fn a_tap_that_takes_the_fabric_s_lock_as_it_goes_can_be_replaced_and_taken_off() {
+    let fabric = ordered();
+    let (gone, dropped) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let tap = || Owner(fabric.clone(), gone.clone());
+        fabric.set_tap(tap());
+        fabric.set_tap(tap());
+        fabric.clear_tap();
+    });
+    for which in ["the replaced one", "the one taken off"] {
+        let went = dropped.recv_timeout(Duration::from_secs(20));
+        assert!(went.is_ok(), "waited 20 s for {which} to go: it waits for a lock that its own drop holds");
+    }
+}

@@ -27,6 +27,27 @@ use ibv_sys::{
 use std::ptr::NonNull;
 
 /// The queue pair of [`VerbsDomain`](crate::VerbsDomain).
+///
+/// The verbs object in it is nobody else's: whoever could exchange it, or change its state, would have two owners
+/// for one queue pair, or a peer that `connect` never checked. What can be looked at is a method:
+///
+/// ```
+/// fn look(qp: &provider_verbs::VerbsQueuePair) -> provider_verbs::Posting {
+///     qp.posting()
+/// }
+/// ```
+///
+/// ```compile_fail,E0599
+/// fn take(qp: &mut provider_verbs::VerbsQueuePair) {
+///     let _ = qp.qp();
+/// }
+/// ```
+///
+/// ```compile_fail,E0616
+/// fn take(qp: &mut provider_verbs::VerbsQueuePair) {
+///     let _ = &mut qp.qp;
+/// }
+/// ```
 #[derive(Debug)]
 pub struct VerbsQueuePair {
     qp: Qp,

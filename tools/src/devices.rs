@@ -60,8 +60,9 @@ struct GidRow {
 impl Listing {
     /// Surveys the registry and opens what is claimed, each through the provider that claims it.
     pub(crate) fn of(registry: &dyn Fn() -> Registry) -> Self {
+        let registry = registry();
         let look = |found: ibv::registry::ProviderDevices| {
-            let open = |device: &str| registry().only(found.provider)?.open(device);
+            let open = |device: &str| registry.open_with(found.provider, device);
             let (error, devices) = match found.devices {
                 Err(e) => (Some(e.to_string()), Vec::new()),
                 Ok(list) => (
@@ -71,7 +72,7 @@ impl Listing {
             };
             ProviderEntry { name: found.provider, error, devices }
         };
-        Self { providers: registry().survey().into_iter().map(look).collect() }
+        Self { providers: registry.survey().into_iter().map(look).collect() }
     }
 }
 

@@ -38,10 +38,11 @@ const IPC_LOCK: u32 = 14;
 /// The facts of this process's machine, with files below `root`, which is `/` but for tests.
 pub(crate) fn collect(root: &Path, registry: &dyn Fn() -> Registry) -> Snapshot {
     // Loads the libraries and their plugins, which is why it comes first.
-    let survey = registry().survey();
+    let registry = registry();
+    let survey = registry.survey();
     let libraries = libraries();
     let providers = survey.iter().map(look).collect();
-    let devices = devices(root, survey, registry);
+    let devices = devices(root, survey, &registry);
     Snapshot {
         version: VERSION,
         ibv: env!("CARGO_PKG_VERSION").into(),
@@ -229,7 +230,7 @@ fn look(found: &ProviderDevices) -> Look {
 }
 
 /// What sysfs lists, and what providers see beyond that, with every provider's word on each.
-fn devices(root: &Path, survey: Vec<ProviderDevices>, registry: &dyn Fn() -> Registry) -> Vec<Device> {
+fn devices(root: &Path, survey: Vec<ProviderDevices>, registry: &Registry) -> Vec<Device> {
     let mut all = sysfs::devices(root);
     for ProviderDevices { provider, devices } in survey {
         for (info, claim) in devices.unwrap_or_default() {
@@ -237,7 +238,7 @@ fn devices(root: &Path, survey: Vec<ProviderDevices>, registry: &dyn Fn() -> Reg
                 ibv::Claim::Yes(why) => (true, why),
                 ibv::Claim::No(why) => (false, why),
             };
-            let open = || registry().only(provider)?.open(&info.name).map(|domain| absent(&domain.caps()));
+            let open = || registry.open_with(provider, &info.name).map(|domain| absent(&domain.caps()));
             let opened = if claimed { open() } else { Ok(Vec::new()) };
             let open_error = opened.as_ref().err().map(ToString::to_string);
             let absent = opened.unwrap_or_default();
