@@ -3,7 +3,7 @@
 
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,36 @@ static HOST: Mutex<Option<Host>> = Mutex::new(None);
 pub fn lock() -> MutexGuard<'static, Option<Host>> {
     HOST.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
+
+/// Locks the machine for a command. The device's thread lets commands go first: it would take the lock again at once, and
+/// a busy device would shut its own program out.
+pub fn command() -> MutexGuard<'static, Option<Host>> {
+    COMMANDS.fetch_add(1, Ordering::Relaxed);
+    let host = lock();
+    COMMANDS.fetch_sub(1, Ordering::Relaxed);
+    host
+}
+
+/// Commands that wait for the lock.
+static COMMANDS: AtomicU32 = AtomicU32::new(0);
+
+/// In a forked child: the threads that waited are the parent's.
+pub(crate) fn forget_commands() {
+    COMMANDS.store(0, Ordering::Relaxed);
+}
+
+/// Lets waiting commands in, for a bounded while.
+fn let_commands_in() {
+    for _ in 0..COURTESY {
+        if COMMANDS.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// Yields in favour of waiting commands.
+const COURTESY: u32 = 100;
 
 /// A small generator of choices (SplitMix64): the same seed makes the same choices.
 #[derive(Debug, Clone)]
@@ -136,6 +166,7 @@ fn run(stop: &AtomicBool) {
     let waiter = lock().as_ref().and_then(|h| h.engine.shared.fabric.session().map(Session::waiter));
     let mut idle = 0u32;
     while !stop.load(Ordering::Relaxed) {
+        let_commands_in();
         let any = lock().as_mut().is_some_and(|host| pass(host, start.elapsed().as_nanos() as u64));
         idle = if any { 0 } else { idle.saturating_add(1) };
         if !any {

@@ -21,8 +21,10 @@ pub mod sysfs;
 pub mod trace;
 pub mod uverbs;
 
+mod fork;
 mod machine;
 mod quiet;
+mod tree;
 
 pub use machine::{Config, Drive, Softnic, StartError};
 

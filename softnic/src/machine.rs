@@ -1,8 +1,9 @@
 //! Starting and stopping the machine, in a test or under `LD_PRELOAD`. What it does while it runs is in [`crate::drive`].
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use crate::description::{Abi, Description, DescriptionError, Link};
 use crate::drive::{self, Choices, Step, Thread};
@@ -11,7 +12,7 @@ use crate::fabric::session::Session;
 use crate::fault::Fault;
 use crate::host::Host;
 use crate::trace::{Breach, Event, Format, Sink};
-use crate::{preload, sysfs};
+use crate::{fork, preload, sysfs, tree};
 
 /// What makes the devices go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,7 +116,9 @@ fn standard(
     let count = match count.map(str::parse::<u8>) {
         None => 1,
         Some(Ok(n)) => u16::from(n),
-        Some(Err(e)) => return Err(StartError::Environment("SOFTNIC_COUNT", e.to_string())),
+        Some(Err(_)) => {
+            return Err(StartError::Environment("SOFTNIC_COUNT", count.unwrap_or_default().into()));
+        }
     };
     match device {
         None | Some("mlx5") => Ok(Description::standard(link, count)),
@@ -144,15 +147,25 @@ pub enum StartError {
     NotInterposed(&'static str),
 }
 
-/// Only one machine runs at a time in a process: whoever starts another waits.
-static RUNNING: Mutex<()> = Mutex::new(());
+/// The process whose machine runs: only one runs at a time in a process, and whoever starts another waits. The number is
+/// what makes a forked child free to start its own.
+static RUNNING: AtomicU32 = AtomicU32::new(0);
+
+fn wait_for_turn() {
+    let me = std::process::id();
+    let free = |owner| (owner != me).then_some(me);
+    while RUNNING.fetch_update(Ordering::AcqRel, Ordering::Acquire, free).is_err() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
 
 /// The running machine. Dropping it takes everything away, whatever programs still hold.
 #[derive(Debug)]
 pub struct Softnic {
     thread: Option<Thread>,
     choices: Option<Choices>,
-    _running: MutexGuard<'static, ()>,
+    /// The process that started it.
+    owner: u32,
 }
 
 impl Softnic {
@@ -165,18 +178,16 @@ impl Softnic {
     /// Interposition does not work in this executable, or the system refuses a file, a socket or a thread.
     pub fn start(config: Config) -> Result<Self, StartError> {
         preload::check_interposed().map_err(StartError::NotInterposed)?;
-        let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
-        let (drive, seed) = (config.drive, config.drive);
+        wait_for_turn();
+        // From here on, dropping it gives the turn back.
+        let mut machine = Self { thread: None, choices: None, owner: std::process::id() };
+        let drive = config.drive;
         install(config)?;
-        let thread = match drive {
-            Drive::Thread => Some(Thread::start().map_err(|e| StartError::Io("thread", e))?),
-            Drive::Steps { .. } => None,
-        };
-        let choices = match seed {
-            Drive::Steps { seed } => Some(Choices::new(seed)),
-            Drive::Thread => None,
-        };
-        Ok(Self { thread, choices, _running: running })
+        match drive {
+            Drive::Thread => machine.thread = Some(Thread::start().map_err(|e| StartError::Io("thread", e))?),
+            Drive::Steps { seed } => machine.choices = Some(Choices::new(seed)),
+        }
+        Ok(machine)
     }
 
     /// Does one unit of work. Under the thread drive this only yields to the thread, and says [`Step::Waited`].
@@ -237,16 +248,25 @@ impl Softnic {
 
 impl Drop for Softnic {
     fn drop(&mut self) {
+        if self.owner != std::process::id() {
+            // A forked child has neither the thread nor the machine, nor the turn.
+            std::mem::forget(self.thread.take());
+            return;
+        }
         self.thread = None;
         *drive::lock() = None;
+        RUNNING.store(0, Ordering::Release);
     }
 }
 
 /// Makes the machine and shows its devices in sysfs.
 fn install(config: Config) -> Result<(), StartError> {
-    let root = sysfs_root();
-    WRITTEN.store(true, Ordering::Relaxed);
-    sysfs::write_tree(&root, &config.description).map_err(|e| StartError::Io("sysfs tree", e))?;
+    fork::watch();
+    let root = tree::sysfs_root();
+    let tree_error = |e| StartError::Io("sysfs tree", e);
+    if tree::claim().map_err(tree_error)? {
+        sysfs::write_tree(&root, &config.description).map_err(tree_error)?;
+    }
     let session = config.session.as_deref().map(Session::join).transpose();
     let fabric = Fabric::new(session.map_err(|e| StartError::Io("session", e))?);
     let slot = fabric.slot();
@@ -269,31 +289,12 @@ fn install(config: Config) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Starts the machine that the environment describes, for the rest of the process; once.
+/// Starts the machine that the environment describes, for the rest of the process.
 pub(crate) fn start_from_environment() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let started = Config::from_environment().and_then(Softnic::start);
-        match started {
-            // It lives as long as the process.
-            Ok(machine) => std::mem::forget(machine),
-            Err(e) => crate::log::warn(&e),
-        }
-    });
-}
-
-/// Whether this process wrote its tree.
-static WRITTEN: AtomicBool = AtomicBool::new(false);
-
-/// Removes the tree of this process, if it wrote one.
-pub(crate) fn remove_tree() {
-    if WRITTEN.swap(false, Ordering::Relaxed) {
-        // Nothing depends on it any more; what can't be removed stays in the temporary folder.
-        let _ = std::fs::remove_dir_all(sysfs_root());
+    let started = Config::from_environment().and_then(Softnic::start);
+    match started {
+        // It lives as long as the process.
+        Ok(machine) => std::mem::forget(machine),
+        Err(e) => crate::log::warn(&e),
     }
-}
-
-/// The tree of this process.
-pub(crate) fn sysfs_root() -> PathBuf {
-    std::env::temp_dir().join(format!("softnic-sysfs-{}", std::process::id()))
 }

@@ -13,6 +13,7 @@ use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libc::{mode_t, size_t, ssize_t, stat as Stat, stat64 as Stat64};
 
@@ -99,18 +100,22 @@ fn fail(errno: Errno) -> c_int {
     -1
 }
 
-/// The process that opened devices. A forked child has neither the device's thread nor a lock that is sure to be free.
+/// The process that opened devices.
 static OWNER: AtomicU32 = AtomicU32::new(0);
+
+/// Whether this is the process that the devices belong to. A child of `vfork` is not, though it shares all memory.
+fn owns_devices() -> bool {
+    let me = std::process::id();
+    let owner = OWNER.compare_exchange(0, me, Ordering::Relaxed, Ordering::Relaxed);
+    owner.is_ok() || owner == Err(me)
+}
 
 /// Runs a command on the machine; a panic becomes an I/O error.
 fn on_host<T>(command: impl FnOnce(&mut Host) -> Result<T, Errno>) -> Result<T, Errno> {
-    let me = std::process::id();
-    let owner =
-        OWNER.compare_exchange(0, me, Ordering::Relaxed, Ordering::Relaxed).unwrap_or_else(|owner| owner);
-    if owner != 0 && owner != me {
+    if !owns_devices() {
         return Err(Errno::IO);
     }
-    let run = AssertUnwindSafe(|| drive::lock().as_mut().map_or(Err(Errno::IO), command));
+    let run = AssertUnwindSafe(|| drive::command().as_mut().map_or(Err(Errno::IO), command));
     catch_unwind(run).unwrap_or_else(|_| {
         crate::log::warn(&"a command panicked; answered with EIO");
         Err(Errno::IO)
@@ -302,7 +307,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
 /// As `close(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close(fd: c_int) -> c_int {
-    if mark_closed(fd) {
+    if is_ours(fd) && owns_devices() && mark(fd, false) {
         let _ = on_host(|host| {
             host.close(fd);
             Ok(())
@@ -310,10 +315,6 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
     }
     // SAFETY: the caller's contract.
     unsafe { next_close()(fd) }
-}
-
-fn mark_closed(fd: RawFd) -> bool {
-    is_ours(fd) && mark(fd, false)
 }
 
 /// Writes to a file, or a command to a device.
@@ -369,10 +370,26 @@ pub unsafe extern "C" fn opendir(path: *const c_char) -> *mut libc::DIR {
 
 /// Under `LD_PRELOAD` nobody calls [`crate::Softnic::start`]: the first sign of libibverbs does.
 fn start_if_preloaded() {
-    static STARTED: AtomicBool = AtomicBool::new(false);
-    if std::env::var_os(PRELOADED).is_some() && !STARTED.swap(true, Ordering::AcqRel) {
+    if std::env::var_os(PRELOADED).is_none() {
+        return;
+    }
+    let mut started = gate();
+    if *started != std::process::id() {
+        *started = std::process::id();
         crate::machine::start_from_environment();
     }
+}
+
+/// The process whose machine was started by the environment; whoever needs it waits until it is there.
+pub(crate) fn gate() -> MutexGuard<'static, u32> {
+    static STARTED: Mutex<u32> = Mutex::new(0);
+    STARTED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A forked child begins without devices; descriptors that it inherited stay known, and answer `EIO`.
+pub(crate) fn disown() {
+    OWNER.store(0, Ordering::Relaxed);
+    drive::forget_commands();
 }
 
 /// Says that the library is preloaded: a program that only links it starts its machine by itself.
@@ -382,7 +399,12 @@ const PRELOADED: &str = "SOFTNIC_PRELOAD";
 /// The tree itself is written when the machine starts.
 extern "C" fn point_to_tree() {
     if std::env::var_os(PRELOADED).is_some() {
-        set_sysfs_path(&crate::machine::sysfs_root());
+        if let Err(why) = crate::machine::Config::from_environment() {
+            crate::log::warn(&why);
+            // SAFETY: nothing has begun in this process; going on would only show a host without devices.
+            unsafe { libc::_exit(1) };
+        }
+        set_sysfs_path(&crate::tree::sysfs_root());
     }
 }
 
@@ -390,14 +412,19 @@ extern "C" fn point_to_tree() {
 #[unsafe(link_section = ".init_array")]
 static AT_LOAD: extern "C" fn() = point_to_tree;
 
-/// The tree goes with the process that showed it. One that is killed leaves it behind, in the temporary folder.
-extern "C" fn remove_tree() {
-    let _ = catch_unwind(crate::machine::remove_tree);
+/// The end of a process that ends by itself. One that is killed leaves its folder to the next.
+extern "C" fn leave() {
+    let _ = catch_unwind(|| {
+        if let Some(host) = drive::lock().as_mut() {
+            host.engine.shared.trace.flush();
+        }
+        crate::tree::release();
+    });
 }
 
 #[used]
 #[unsafe(link_section = ".fini_array")]
-static AT_EXIT: extern "C" fn() = remove_tree;
+static AT_EXIT: extern "C" fn() = leave;
 
 /// Whether libibverbs was pointed to our tree.
 static SHOWN: AtomicBool = AtomicBool::new(false);

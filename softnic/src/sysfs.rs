@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn the_tree_names_devices_addresses_and_types() {
-        let root = std::env::temp_dir().join(format!("softnic-sysfs-{}", std::process::id()));
+        let root = std::env::temp_dir().join(format!("softnic-test-sysfs-{}", std::process::id()));
         write_tree(&root, &Description::standard(Link::Roce, 2)).unwrap();
         let text = |p: &str| fs::read_to_string(root.join(p)).unwrap();
         assert_eq!(text("class/infiniband_verbs/uverbs1/ibdev"), "mlx5_1\n");

@@ -5,6 +5,7 @@ mod rig;
 use ibv_sys::*;
 use rig::raw::Raw;
 use rig::*;
+use softnic::Config;
 use softnic::fault::Fault;
 
 const OK: ibv_wc_status = IBV_WC_SUCCESS;
@@ -438,5 +439,21 @@ fn malformed_requests_are_refused_as_local_operation_errors() {
             let status = (cqe[63] >> 4, cqe[55]);
             assert_eq!(status, (13, 0x02), "{what}");
         });
+    }
+}
+
+#[test]
+fn a_receiver_that_is_late_is_waited_for_whatever_the_retry_timer_says() {
+    // The wait for the receiver is much longer than the one for an answer, and requests behind the refused one are dropped.
+    let Some(mut rig) = Rig::start(Config::steps(9)) else { return };
+    let shape = Shape { rnr_retry: 7, rnr_timer: 31, timeout: 1, retry: 1, ..Shape::default() };
+    let (a, b) = rig.pair(shape);
+    (0..6).for_each(|id| a.post(&a.request(id, IBV_WR_SEND, 0, 8, &b, 0)));
+    for _ in 0..200 {
+        rig.nic.step();
+    }
+    (0..6).for_each(|id| b.recv(id, &[(0, 8)]));
+    for id in 0..6 {
+        rig.expect(a.cq, id, IBV_WC_SUCCESS);
     }
 }

@@ -3,6 +3,7 @@
 
 pub mod packet;
 pub mod session;
+mod stream;
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,33 +1,33 @@
 //! A session: the processes of one machine that share a fabric. Each has a slot, and a socket to be reached at; packets
 //! travel as messages, so each process touches only its own memory. Which queue pair a packet is for is not known here.
+//!
+//! Sockets have names in the abstract namespace, and having the name *is* having the slot. The kernel takes the name back
+//! when the process ends, however it ends: nothing is left behind, nothing has to be locked, and the next process finds the
+//! slot free. Processes of different network namespaces do not see each other's.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::Arc;
 
 use rustix::event::epoll;
 
 use super::packet::Packet;
+use super::stream::{Incoming, Outgoing};
 
 /// How many processes a session holds: a queue-pair number has 8 bits of slot and 16 of index.
 pub const SLOTS: u32 = 256;
-
-/// Longest frame accepted from a peer: the largest message and its head.
-const MAX_FRAME: usize = (1 << 30) + 256;
+/// Longest name of a session, in bytes: a socket's name has 107.
+const MAX_NAME: usize = 72;
 
 /// This process's place in a session.
 #[derive(Debug)]
 pub struct Session {
-    dir: PathBuf,
+    name: String,
     slot: u32,
     listener: UnixListener,
-    /// Held for the life of the process: the lock is the claim on the slot.
-    _lock: File,
     /// Connections that we opened, by slot of the peer: what we send.
     out: BTreeMap<u32, Outgoing>,
     /// Connections that peers opened: what we receive.
@@ -36,46 +36,33 @@ pub struct Session {
     waiter: Arc<OwnedFd>,
 }
 
-#[derive(Debug)]
-struct Outgoing {
-    stream: UnixStream,
-    queue: VecDeque<u8>,
-}
-
-#[derive(Debug)]
-struct Incoming {
-    stream: UnixStream,
-    buffer: Vec<u8>,
-}
-
 impl Session {
-    /// Takes the lowest free slot of the session named `name`, under the user's run-time folder.
+    /// Takes the lowest free slot of this user's session named `name`.
     ///
     /// # Errors
     ///
-    /// The folder can't be used, or all slots are taken.
+    /// The name is longer than 72 bytes, all slots are taken, or the system refuses a socket.
     pub fn join(name: &str) -> io::Result<Self> {
-        let dir = session_dir(name);
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
+        if name.len() > MAX_NAME {
+            let why = format!("join session {name}: a name of {} bytes; at most {MAX_NAME}", name.len());
+            return Err(io::Error::other(why));
+        }
         for slot in 0..SLOTS {
-            if let Some(lock) = claim(&dir, slot)? {
-                return Self::listen(dir, slot, lock);
+            match UnixListener::bind_addr(&address(name, slot)?) {
+                Ok(listener) => return Self::listen(name, slot, listener),
+                Err(e) if e.kind() == ErrorKind::AddrInUse => {}
+                Err(e) => return Err(e),
             }
         }
         Err(io::Error::other(format!("join session {name}: all {SLOTS} slots are taken")))
     }
 
-    fn listen(dir: PathBuf, slot: u32, lock: File) -> io::Result<Self> {
-        let path = socket_path(&dir, slot);
-        match fs::remove_file(&path) {
-            Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
-            _ => {}
-        }
-        let listener = UnixListener::bind(path)?;
+    fn listen(name: &str, slot: u32, listener: UnixListener) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let waiter = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         watch(&waiter, &listener, epoll::EventFlags::IN)?;
-        Ok(Self { dir, slot, listener, _lock: lock, out: BTreeMap::new(), incoming: Vec::new(), waiter })
+        let (out, incoming) = (BTreeMap::new(), Vec::new());
+        Ok(Self { name: name.to_owned(), slot, listener, out, incoming, waiter })
     }
 
     /// This process's slot.
@@ -86,10 +73,7 @@ impl Session {
     /// Sends a packet to the process of `slot`; false if nobody is there.
     pub fn send(&mut self, slot: u32, packet: &Packet) -> bool {
         let Some(out) = self.connection(slot) else { return false };
-        let bytes = packet.encode();
-        out.queue.extend((bytes.len() as u32).to_le_bytes());
-        out.queue.extend(&bytes);
-        if out.flush().is_err() {
+        if out.send(packet).is_err() {
             self.out.remove(&slot);
             return false;
         }
@@ -101,10 +85,13 @@ impl Session {
         match self.out.entry(slot) {
             Entry::Occupied(entry) => Some(entry.into_mut()),
             Entry::Vacant(entry) => {
-                let stream = UnixStream::connect(socket_path(&self.dir, slot)).ok()?;
+                let stream = UnixStream::connect_addr(&address(&self.name, slot).ok()?).ok()?;
+                if !is_own(&stream) {
+                    return None;
+                }
                 stream.set_nonblocking(true).ok()?;
                 watch(&self.waiter, &stream, epoll::EventFlags::OUT | epoll::EventFlags::ET).ok()?;
-                Some(entry.insert(Outgoing { stream, queue: VecDeque::new() }))
+                Some(entry.insert(Outgoing::new(stream)))
             }
         }
     }
@@ -127,90 +114,36 @@ impl Session {
 
     fn accept(&mut self) {
         while let Ok((stream, _)) = self.listener.accept() {
-            if stream.set_nonblocking(true).is_ok()
+            if is_own(&stream)
+                && stream.set_nonblocking(true).is_ok()
                 && watch(&self.waiter, &stream, epoll::EventFlags::IN).is_ok()
             {
-                self.incoming.push(Incoming { stream, buffer: Vec::new() });
+                self.incoming.push(Incoming::new(stream));
             }
         }
     }
 
     /// Bytes not yet taken by the peers' sockets.
     pub fn backlog(&self) -> usize {
-        self.out.values().map(|o| o.queue.len()).sum()
+        self.out.values().map(Outgoing::backlog).sum()
     }
 
     /// What to wait for until a peer's bytes come.
     pub fn waiter(&self) -> Arc<OwnedFd> {
         Arc::clone(&self.waiter)
     }
-}
 
-impl Drop for Session {
-    fn drop(&mut self) {
-        // A later owner of the slot replaces the file anyway; a failure leaves a name that nobody listens to.
-        let _ = fs::remove_file(socket_path(&self.dir, self.slot));
+    /// Every descriptor of the session: what a forked child must not keep open, lest peers take it for this process.
+    pub(crate) fn descriptors(&self) -> Vec<RawFd> {
+        let out = self.out.values().map(|o| o.stream.as_raw_fd());
+        let incoming = self.incoming.iter().map(|i| i.stream.as_raw_fd());
+        out.chain(incoming).chain([self.listener.as_raw_fd(), self.waiter.as_raw_fd()]).collect()
     }
 }
 
-impl Outgoing {
-    fn flush(&mut self) -> io::Result<()> {
-        while !self.queue.is_empty() {
-            let (front, _) = self.queue.as_slices();
-            match self.stream.write(front) {
-                Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(n) => drop(self.queue.drain(..n)),
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(())
-    }
-
-    /// Peers never answer on this connection, so anything but "nothing to read" means that it ended.
-    fn is_open(&mut self) -> bool {
-        matches!(self.stream.read(&mut [0]), Err(e) if e.kind() == ErrorKind::WouldBlock)
-    }
-}
-
-impl Incoming {
-    /// Reads what is there; false once the peer is gone or talks nonsense.
-    fn receive(&mut self, arrived: &mut Vec<Packet>) -> bool {
-        let mut chunk = [0; 64 << 10];
-        let mut open = true;
-        while open {
-            match self.stream.read(&mut chunk) {
-                Ok(0) => open = false,
-                Ok(n) => self.buffer.extend_from_slice(&chunk[..n]),
-                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(_) => open = false,
-            }
-        }
-        self.take_frames(arrived) && open
-    }
-
-    fn take_frames(&mut self, arrived: &mut Vec<Packet>) -> bool {
-        let mut at = 0;
-        let mut sane = true;
-        while let Some(head) = self.buffer.get(at..).and_then(|b| b.first_chunk::<4>()) {
-            let len = u32::from_le_bytes(*head) as usize;
-            if len > MAX_FRAME {
-                sane = false;
-                break;
-            }
-            let Some(frame) = self.buffer.get(at + 4..at + 4 + len) else { break };
-            at += 4 + len;
-            let Some(packet) = Packet::decode(frame) else {
-                sane = false;
-                break;
-            };
-            arrived.push(packet);
-        }
-        self.buffer.drain(..at);
-        sane
-    }
+/// Abstract names have no owner and no mode: the kernel's word on who is at the other end stands for them.
+fn is_own(stream: &UnixStream) -> bool {
+    rustix::net::sockopt::socket_peercred(stream).is_ok_and(|peer| peer.uid == rustix::process::getuid())
 }
 
 /// A closed descriptor leaves the set by itself.
@@ -218,33 +151,15 @@ fn watch(waiter: &OwnedFd, source: impl AsFd, flags: epoll::EventFlags) -> io::R
     Ok(epoll::add(waiter, source, epoll::EventData::new_u64(0), flags)?)
 }
 
-/// `$XDG_RUNTIME_DIR/softnic/NAME`, or a folder of the user's own under the temporary folder.
-fn session_dir(name: &str) -> PathBuf {
-    let name: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
-    match std::env::var_os("XDG_RUNTIME_DIR").filter(|d| Path::new(d).is_dir()) {
-        Some(dir) => Path::new(&dir).join("softnic").join(name),
-        None => {
-            std::env::temp_dir().join(format!("softnic-{}", rustix::process::getuid().as_raw())).join(name)
-        }
-    }
-}
-
-fn socket_path(dir: &Path, slot: u32) -> PathBuf {
-    dir.join(format!("{slot}.sock"))
-}
-
-fn claim(dir: &Path, slot: u32) -> io::Result<Option<File>> {
-    let path = dir.join(format!("{slot}.lock"));
-    let file = File::options().create(true).truncate(false).write(true).mode(0o600).open(path)?;
-    match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(Some(file)),
-        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
-        Err(e) => Err(e.into()),
-    }
+fn address(name: &str, slot: u32) -> io::Result<SocketAddr> {
+    let user = rustix::process::getuid().as_raw();
+    SocketAddr::from_abstract_name(format!("softnic/{user}/{slot}/{name}"))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::super::packet::{Address, Body, Reply};
     use super::*;
     use crate::rules::Psn;
@@ -295,9 +210,24 @@ mod tests {
     #[test]
     fn nonsense_ends_the_connection() {
         let (a, mut b) = pair("nonsense");
-        let mut stream = UnixStream::connect(socket_path(&a.dir, b.slot())).unwrap();
+        let mut stream = UnixStream::connect_addr(&address(&a.name, b.slot()).unwrap()).unwrap();
         stream.write_all(&u32::MAX.to_le_bytes()).unwrap();
         b.pump();
         assert!(b.incoming.is_empty());
+    }
+
+    #[test]
+    fn a_name_that_is_too_long_is_refused_by_its_length() {
+        let error = Session::join(&"x".repeat(73)).unwrap_err().to_string();
+        assert!(error.contains("73 bytes"), "{error}");
+    }
+
+    #[test]
+    fn a_session_holds_as_many_processes_as_there_are_slots() {
+        let name = format!("test-full-{}", std::process::id());
+        let all: Vec<Session> = (0..SLOTS).map(|_| Session::join(&name).unwrap()).collect();
+        assert!(Session::join(&name).unwrap_err().to_string().contains("256"));
+        drop(all);
+        assert_eq!(Session::join(&name).unwrap().slot(), 0);
     }
 }

@@ -355,6 +355,8 @@ impl Qp {
 
     fn on_not_ready(&mut self, at: usize, timer: u8, now: u64) {
         self.requester.naks += 1;
+        // The peer is there: no wait for an answer runs, and what was dropped behind this request goes out again with it.
+        self.requester.timer = None;
         match model::on_not_ready(self.requester.naks, self.attr.rnr_retry, timer) {
             Retry::GiveUp(status) => self.fail(at, status),
             Retry::After(pause) | Retry::Forever(pause) => {
@@ -389,7 +391,8 @@ impl Qp {
     /// Nobody will answer: the timer runs from now.
     fn on_silence(&mut self, at: usize, now: u64) {
         let unanswered = self.requester.flight.get(at).is_some_and(|o| o.outcome.is_none());
-        if unanswered && self.requester.timer.is_none() {
+        let not_ready = self.requester.not_before.is_some();
+        if unanswered && !not_ready && self.requester.timer.is_none() {
             self.requester.timer = model::ack_timeout(self.attr.timeout).map(|t| now + t.as_nanos() as u64);
         }
     }
