@@ -1,8 +1,21 @@
 //! `cargo xtask conformance` and `cargo xtask mutants`: two programs of the workspace, found by name.
 //! What they print is theirs; nothing else goes to standard output.
 
-use crate::{sh::Result, softnic, workspace};
-use std::process::Command;
+use crate::{
+    sh::{Result, target},
+    softnic, workspace,
+};
+use std::{fs, process::Command};
+
+/// A software device whose messages are short enough for the suite to test splitting by copying.
+const DEVICE: &str = "[[device]]
+name = \"mlx5_0\"
+[[device.port]]
+link = \"ib\"
+lid = 1
+max_message = 65536
+gids = [{ gid = \"fe80::1\", type = \"ib\" }]
+";
 
 /// Runs the suite over the providers that the command line has: see `--help`. With `--softnic`, which is
 /// taken out here, on software ConnectX devices under the system's own libibverbs; so too where a
@@ -23,7 +36,10 @@ pub(crate) fn conformance(args: &[String]) -> Result<()> {
     }
     let ibv = workspace::program_of_ours("ibv")?.display().to_string();
     let session = format!("xtask-conformance-{}", std::process::id());
-    let front = ["--session", &session, "--", &ibv, "conformance"].map(String::from);
+    let device = target().join("softnic-suite.toml");
+    fs::write(&device, DEVICE)?;
+    let device = device.display().to_string();
+    let front = ["--session", &session, "--devices", &device, "--", &ibv, "conformance"].map(String::from);
     softnic::run(&[&front, rest.as_slice()].concat())
 }
 
