@@ -20,6 +20,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// Longest single wait of a case that is known to fail.
+const KNOWN_TO_FAIL: Duration = Duration::from_secs(3);
+
 /// How to run.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -59,6 +62,14 @@ impl Options {
     fn requires(&self, provider: &str) -> bool {
         self.require.iter().any(|r| r == provider)
     }
+
+    /// The same, with little patience for a case that is known to fail: waiting longer could only find that it
+    /// passes late.
+    fn patient_with(&self, provider: &str, device: &str, case: &str) -> Self {
+        let known = self.expectations.iter().any(|e| e.matches(provider, device, case));
+        let deadline = if known { self.deadline.min(KNOWN_TO_FAIL) } else { self.deadline };
+        Self { deadline, ..self.clone() }
+    }
 }
 
 /// The names of all cases with their groups, in running order.
@@ -78,6 +89,7 @@ pub fn run<F: Fixture + ?Sized>(fixture: &F, options: &Options) -> Report {
     for case in cases::all::<F::Domain>().into_iter().filter(|c| options.wants(c.name, c.group)) {
         show(options, &report, case.name);
         let at = Instant::now();
+        let options = &options.patient_with(fixture.provider(), &report.device, case.name);
         let found = match &mut remote {
             None => in_one_process(fixture, &case, options),
             Some(Ok(peer)) => in_two_processes(fixture, &case, options, peer),
@@ -117,8 +129,8 @@ pub(crate) fn run_named<F: Fixture + ?Sized>(fixture: &F, name: &str, options: &
     let Some(case) = cases::all::<F::Domain>().into_iter().find(|c| c.name == name) else {
         return Outcome::Failed(format!("there is no case {name}"));
     };
-    let found = in_one_process(fixture, &case, options);
     let device = if options.expectations.is_empty() { String::new() } else { header(fixture).device };
+    let found = in_one_process(fixture, &case, &options.patient_with(fixture.provider(), &device, name));
     weigh(found, fixture.provider(), &device, name, &options.expectations)
 }
 
@@ -238,5 +250,23 @@ fn show(options: &Options, report: &ProviderReport, case: &str) {
 impl<D: IbvDomainImpl> Pair<D> {
     fn into_a(self) -> End<D> {
         End { domain: self.a, progress: self.progress }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_known_to_fail_is_not_waited_for() {
+        let known = r#"[{"provider": "verbs", "device": "rxe*", "case": "sleeps", "reason": "it does"}]"#;
+        let options = Options { expectations: serde_json::from_str(known).unwrap(), ..Options::default() };
+        let patience = |provider, device, case| options.patient_with(provider, device, case).deadline;
+        assert_eq!(patience("verbs", "rxe0", "sleeps"), KNOWN_TO_FAIL);
+        for (provider, device, case) in
+            [("mlx5", "rxe0", "sleeps"), ("verbs", "mlx5_0", "sleeps"), ("verbs", "rxe0", "wakes")]
+        {
+            assert_eq!(patience(provider, device, case), options.deadline);
+        }
     }
 }

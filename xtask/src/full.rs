@@ -7,7 +7,7 @@ use crate::{
     sh::{Result, cargo, nightly, output, program, root, run, succeeds, target},
     test::Course,
     vm,
-    workspace::{FEATURES, program_of_ours},
+    workspace::{FEATURES, cargo_all, program_of_ours},
 };
 use std::{fs, path::PathBuf};
 
@@ -30,6 +30,11 @@ pub(crate) const STEPS: &[Lane] = &[
         abi("--aarch64")
     }),
     step("many", "2^20 operations through provider-mlx5, each completion once and in order", many),
+    step(
+        "kill",
+        "200 processes killed at random moments, either side: the other is told, nothing is left",
+        kill,
+    ),
     step("differential", "thousands of generated programs against the model", differential),
     step("transfer-100mb", "100 MB between two processes, each pair of providers", transfer),
     step("vm-newer", "the suite on the Soft-RoCE of a newer kernel", newer_kernel),
@@ -115,6 +120,10 @@ fn copy(name: &str) -> Result<PathBuf> {
 fn many() -> Result<Ran> {
     let test = ["test", "--release", "--package", "provider-mlx5", "--test", "many"];
     done(run(cargo(test).env("IBV_OPERATIONS", (1 << 20).to_string())))
+}
+
+fn kill() -> Result<Ran> {
+    done(run(cargo_all(["test", "--test", "kill"]).env("SOFTNIC_KILLS", "200")))
 }
 
 fn differential() -> Result<Ran> {
