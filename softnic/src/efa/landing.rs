@@ -38,8 +38,10 @@ pub enum Then {
         /// The receive's id, and whether it stands for one at all.
         receive: Option<Taken>,
     },
-    /// Complete the READ with this token.
+    /// Complete the request of this queue pair with this token.
     Complete(u64),
+    /// Read memory for a request, and answer it: on a device that keeps order, not before what landed first.
+    Read(Packet),
 }
 
 /// What a message took, or was allowed not to take.
@@ -90,6 +92,12 @@ impl Landing {
             (1..parts.len()).rev().for_each(|i| parts.swap(i, choices.below(i + 1)));
         }
         Self { qpn, then, pd: place.pd, want: place.want, pieces: place.pieces, data, mtu, parts }
+    }
+
+    /// Nothing lands: this only waits for its turn.
+    pub fn turn(qpn: u16, then: Then) -> Self {
+        let place = Place { pd: 0, want: Want::LocalRead, pieces: Vec::new() };
+        Self::new(qpn, place, Vec::new(), 1, None, then)
     }
 
     /// Puts the next parts into memory.

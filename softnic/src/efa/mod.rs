@@ -159,7 +159,7 @@ impl Engine {
 
     /// Everything that could be done now, in a fixed order.
     pub fn units(&self) -> Vec<Unit> {
-        let mut units: Vec<Unit> = self.landings.keys().map(|id| Unit::Land(*id)).collect();
+        let mut units = self.landing_units();
         for qp in self.qps.values() {
             if qp.can_send() {
                 units.push(Unit::Send(qp.qpn));
@@ -168,6 +168,17 @@ impl Engine {
             }
         }
         units
+    }
+
+    /// What may land next: anything, or on devices that keep order the oldest of each queue pair.
+    fn landing_units(&self) -> Vec<Unit> {
+        let mut waiting = BTreeSet::new();
+        let may = |(id, landing): (&u64, &Landing)| {
+            let device = self.qps.get(&landing.qpn).map(|q| &self.devices[q.device]);
+            let keeps = device.is_some_and(|d| d.limits.in_order);
+            (!keeps || waiting.insert(landing.qpn)).then_some(Unit::Land(*id))
+        };
+        self.landings.iter().filter_map(may).collect()
     }
 
     /// Does one unit.
@@ -260,7 +271,7 @@ impl Engine {
         let ids: Vec<u64> =
             self.landings.iter().filter(|(_, l)| l.qpn == number).map(|(id, _)| *id).collect();
         for landing in ids.into_iter().filter_map(|id| self.landings.remove(&id)).collect::<Vec<_>>() {
-            if let Then::Answer { packet, .. } = landing.then {
+            if let Then::Answer { packet, .. } | Then::Read(packet) = landing.then {
                 self.answer_later(&packet, Status::RemoteAbort, shared);
             }
         }

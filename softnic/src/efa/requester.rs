@@ -218,7 +218,12 @@ impl Engine {
     fn on_done(&mut self, qpn: u16, token: u64, data: Vec<u8>, shared: &mut Shared) {
         let Some(qp) = self.qps.get(&qpn) else { return };
         let Some(outstanding) = qp.requester.flight.get(&token) else { return };
+        let in_order = self.devices[qp.device].limits.in_order;
         if outstanding.op != Op::Read {
+            if in_order {
+                // Behind the bytes of READs before it.
+                return self.land_later(Landing::turn(qpn, Then::Complete(token)));
+            }
             return self.finish(qpn, token, Status::Ok, shared);
         }
         if data.len() as u64 != outstanding.len {
@@ -226,7 +231,7 @@ impl Engine {
         }
         let place = Place { pd: qp.pd, want: Want::LocalWrite, pieces: outstanding.target.clone() };
         let mtu = self.devices[qp.device].mtu;
-        let order = (!self.devices[qp.device].limits.in_order).then_some(&mut self.choices);
+        let order = (!in_order).then_some(&mut self.choices);
         let landing = Landing::new(qpn, place, data, mtu, order, Then::Complete(token));
         self.land_later(landing);
     }

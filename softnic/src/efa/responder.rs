@@ -89,20 +89,18 @@ impl Engine {
         if !matches!(request.operation, Operation::Send) && self.handle_of(device, packet) == NO_HANDLE {
             return Err(Status::RemoteUnknownPeer.into());
         }
-        let check = |want, addr, rkey, len: u64| {
-            let span = shared.regions.span(rkey, pd, want, addr, len);
-            span.map_err(|_| Outcome::from(Status::RemoteBadAddress))
-        };
         match request.operation {
+            Operation::Read { .. } if self.devices[device].limits.in_order => {
+                self.land_later(Landing::turn(number, Then::Read(packet.clone())));
+                Ok(Course::Landing)
+            }
             Operation::Read { addr, rkey, len } => {
-                let span = check(Want::RemoteRead, addr, rkey, len.into())?;
-                let mut reply = Reply::new(request.token, Outcome::Done);
-                span.append_to(&mut reply.data).map_err(|_| Outcome::from(Status::RemoteBadAddress))?;
-                Ok(Course::Answered(reply))
+                read(pd, (addr, rkey, len), request.token, shared).map(Course::Answered)
             }
             Operation::Write { addr, rkey } => {
                 let len = request.data.len() as u64;
-                check(Want::RemoteWrite, addr, rkey, len)?;
+                let span = shared.regions.span(rkey, pd, Want::RemoteWrite, addr, len);
+                span.map_err(|_| Outcome::from(Status::RemoteBadAddress))?;
                 let receive = match request.imm {
                     Some(_) => Some(self.take_for_imm(number, shared)?),
                     None => None,
@@ -186,6 +184,7 @@ impl Engine {
         match (landing.then, landed) {
             (Then::Complete(token), Landed::Wholly) => self.finish(landing.qpn, token, Status::Ok, shared),
             (Then::Complete(token), _) => self.finish(landing.qpn, token, Status::InvalidLkey, shared),
+            (Then::Read(packet), _) => self.read_late(landing.qpn, &packet, shared),
             (Then::Answer { packet, receive }, landed) => {
                 let ok = landed == Landed::Wholly;
                 let (own, senders) = match (ok, &receive) {
@@ -199,6 +198,16 @@ impl Engine {
                 self.answer_later(&packet, senders, shared);
             }
         }
+    }
+
+    /// A READ has its turn.
+    fn read_late(&mut self, number: u16, packet: &Packet, shared: &mut Shared) {
+        let Body::Efa(Message::Request(request)) = &packet.body else { return };
+        let Operation::Read { addr, rkey, len } = request.operation else { return };
+        let Some(pd) = self.qps.get(&number).map(|q| q.pd) else { return };
+        let reply = read(pd, (addr, rkey, len), request.token, shared)
+            .unwrap_or_else(|outcome| Reply::new(request.token, outcome));
+        self.answer(packet, reply, shared);
     }
 
     /// Answers a request that has landed, or whose queue pair has gone meanwhile.
@@ -243,4 +252,13 @@ impl Engine {
             None => NO_HANDLE,
         }
     }
+}
+
+/// Reads memory for a request: address, key, length.
+fn read(pd: u32, (addr, rkey, len): (u64, u32, u32), token: u64, shared: &Shared) -> Result<Reply, Outcome> {
+    let refused = || Outcome::from(Status::RemoteBadAddress);
+    let span = shared.regions.span(rkey, pd, Want::RemoteRead, addr, len.into()).map_err(|_| refused())?;
+    let mut reply = Reply::new(token, Outcome::Done);
+    span.append_to(&mut reply.data).map_err(|_| refused())?;
+    Ok(reply)
 }
