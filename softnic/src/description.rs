@@ -4,6 +4,7 @@ use serde::Deserialize;
 
 use crate::efa::limits::Limits;
 use crate::fabric::packet::Address;
+use crate::fabric::wire::WireDescription;
 
 /// A port's link layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -163,7 +164,7 @@ pub enum Abi {
 }
 
 /// All devices of a machine.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Description {
     /// Which calls are answered.
@@ -172,6 +173,9 @@ pub struct Description {
     /// The devices.
     #[serde(rename = "device")]
     pub devices: Vec<DeviceDescription>,
+    /// What lies between them, where it is not perfect.
+    #[serde(rename = "wire", default)]
+    pub wires: Vec<WireDescription>,
 }
 
 /// A description that can't be used.
@@ -196,6 +200,8 @@ impl Description {
         for (i, device) in description.devices.iter_mut().enumerate() {
             check_device(i, device).map_err(DescriptionError::Value)?;
         }
+        let known = |name: &str| description.devices.iter().any(|d| d.name == name);
+        description.wires.iter().try_for_each(|w| w.check(known)).map_err(DescriptionError::Value)?;
         Ok(description)
     }
 
@@ -204,12 +210,12 @@ impl Description {
     /// InfiniBand ports have a link-local GID; RoCE ports a link-local and an IPv4 pair, each as v1 and v2.
     pub fn standard(link: Link, count: u16) -> Self {
         let devices = (0..count).map(|i| standard_device(link, i)).collect();
-        Self { abi: Abi::Native, devices }
+        Self { abi: Abi::Native, devices, wires: Vec::new() }
     }
 
     /// `count` EFA devices named `rdmap0s6`, `rdmap1s6`, …, of the newest generation, each with one address.
     pub fn efa(count: u16) -> Self {
-        Self { abi: Abi::Native, devices: (0..count).map(efa_device).collect() }
+        Self { abi: Abi::Native, devices: (0..count).map(efa_device).collect(), wires: Vec::new() }
     }
 }
 

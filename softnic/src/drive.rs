@@ -63,11 +63,20 @@ impl Choices {
 
     /// A number below `n`; 0 if there is none.
     pub fn below(&mut self, n: usize) -> usize {
+        (self.next() % n.max(1) as u64) as usize
+    }
+
+    /// A number from 0 up to 1, without 1.
+    pub fn fraction(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ z >> 31) % n.max(1) as u64) as usize
+        z ^ z >> 31
     }
 }
 
@@ -84,10 +93,13 @@ pub enum Step {
 
 /// Does one unit of work, chosen by `choices`; the clock is virtual and moves only when nothing else is to be done.
 pub fn step(host: &mut Host, choices: &mut Choices) -> Step {
-    host.scan();
-    let units = host.units();
-    if !units.is_empty() {
-        let unit = units[choices.below(units.len())];
+    host.scan_some();
+    let chosen = host.choose(choices).or_else(|| {
+        host.scan();
+        host.look_everywhere();
+        host.choose(choices)
+    });
+    if let Some(unit) = chosen {
         host.perform(unit);
         host.send_events();
         return Step::Worked;
@@ -106,9 +118,12 @@ pub fn step(host: &mut Host, choices: &mut Choices) -> Step {
     }
 }
 
-/// Does what is there, up to a bound; the clock is the machine's. True if anything was there.
-fn pass(host: &mut Host, now: u64) -> bool {
+/// Does what is there, up to a bound; the clock is the machine's. `everywhere`: not only where a sign was given. True if anything was there.
+fn pass(host: &mut Host, now: u64, everywhere: bool) -> bool {
     host.engine.shared.set_time(now);
+    if everywhere || host.engine.qps.len() <= FEW {
+        host.look_everywhere();
+    }
     let mut any = host.scan();
     any |= host.run_timers();
     for _ in 0..PASS_ROUNDS {
@@ -124,6 +139,9 @@ fn pass(host: &mut Host, now: u64) -> bool {
     any
 }
 
+/// So few queue pairs are looked at in every pass, and more every so many passes.
+const FEW: usize = 64;
+const EVERYWHERE: u32 = 64;
 /// Rounds over all units in one pass under the lock.
 const PASS_ROUNDS: usize = 64;
 /// Passes without work before the thread naps longer.
@@ -164,10 +182,13 @@ fn run(stop: &AtomicBool) {
     quiet::prepare_thread();
     let start = Instant::now();
     let waiter = lock().as_ref().and_then(|h| h.engine.shared.fabric.session().map(Session::waiter));
-    let mut idle = 0u32;
+    let (mut idle, mut passes) = (0u32, 0u32);
     while !stop.load(Ordering::Relaxed) {
         let_commands_in();
-        let any = lock().as_mut().is_some_and(|host| pass(host, start.elapsed().as_nanos() as u64));
+        passes = passes.wrapping_add(1);
+        let everywhere = idle == 1 || passes.is_multiple_of(EVERYWHERE);
+        let now = start.elapsed().as_nanos() as u64;
+        let any = lock().as_mut().is_some_and(|host| pass(host, now, everywhere));
         idle = if any { 0 } else { idle.saturating_add(1) };
         if !any {
             nap(waiter.as_deref(), if idle < EAGER_NAPS { NAP } else { LONG_NAP });

@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{IntoRawFd, RawFd};
 
 use crate::description::{Description, DeviceDescription};
+use crate::drive::Choices;
 use crate::efa;
 use crate::fabric::Fabric;
 use crate::mlx5::qp::async_event;
@@ -40,6 +41,18 @@ pub struct Host {
     pub(crate) addresses: BTreeMap<u32, AddressHandle>,
     descriptors: BTreeMap<RawFd, u32>,
     next_context: u32,
+    /// The context whose register pages were looked at last.
+    scanned: u32,
+}
+
+/// Contexts that are looked at in a step while there is other work: one page costs as much as a request.
+const SHARE: usize = 2;
+
+fn scan_context(engine: &mut Engine, id: u32, context: &Context) -> bool {
+    match &context.file {
+        DeviceFile::Registers(pages) => engine.scan(id, pages),
+        _ => false,
+    }
 }
 
 impl Host {
@@ -57,6 +70,7 @@ impl Host {
             addresses: BTreeMap::new(),
             descriptors: BTreeMap::new(),
             next_context: 1,
+            scanned: 0,
         }
     }
 
@@ -120,19 +134,52 @@ impl Host {
     /// Looks at all register pages and at the session's sockets; true if anything was there.
     pub fn scan(&mut self) -> bool {
         let mut any = false;
-        for (id, context) in &self.contexts {
-            if let DeviceFile::Registers(pages) = &context.file {
-                any |= self.engine.scan(*id, pages);
-            }
+        for (id, context) in &mut self.contexts {
+            any |= scan_context(&mut self.engine, *id, context);
+            context.flush_channels();
         }
-        any |= self.efa.scan(&mut self.engine.shared);
-        any | self.engine.shared.fabric.pump(self.engine.shared.now)
+        any | self.scan_rest()
     }
 
-    /// Everything that could be done now, in a fixed order.
-    pub fn units(&self) -> Vec<Unit> {
-        let mlx5 = self.engine.units().into_iter().map(Unit::Mlx5);
+    /// Looks at the register pages of a few contexts, in turn, and at the session's sockets.
+    pub fn scan_some(&mut self) {
+        for _ in 0..SHARE {
+            let next = self.contexts.range(self.scanned + 1..).next().or_else(|| self.contexts.iter().next());
+            let Some((id, context)) = next else { break };
+            self.scanned = *id;
+            scan_context(&mut self.engine, *id, context);
+        }
+        self.scan_rest();
+    }
+
+    fn scan_rest(&mut self) -> bool {
+        self.efa.scan(&mut self.engine.shared) | self.engine.shared.fabric.pump(self.engine.shared.now)
+    }
+
+    /// Everything that could be done now, as far as anybody gave a sign of it.
+    pub fn units(&mut self) -> Vec<Unit> {
+        self.engine.settle();
+        let mlx5 = (0..self.engine.count()).filter_map(|at| self.engine.unit(at)).map(Unit::Mlx5);
         mlx5.chain(self.efa.units().into_iter().map(Unit::Efa)).collect()
+    }
+
+    /// One of the units, by choice.
+    pub fn choose(&mut self, choices: &mut Choices) -> Option<Unit> {
+        self.engine.settle();
+        let (mlx5, efa) = (self.engine.count(), self.efa.units());
+        if mlx5 + efa.len() == 0 {
+            return None;
+        }
+        let at = choices.below(mlx5 + efa.len());
+        match at.checked_sub(mlx5) {
+            Some(at) => efa.get(at).copied().map(Unit::Efa),
+            None => self.engine.unit(at).map(Unit::Mlx5),
+        }
+    }
+
+    /// Has everything looked at again: some things change without a sign.
+    pub fn look_everywhere(&mut self) {
+        self.engine.qps.touch_all();
     }
 
     /// Does one unit.
@@ -163,18 +210,19 @@ impl Host {
     pub fn send_events(&mut self) -> bool {
         let mut any = false;
         let now = self.engine.shared.now;
-        for (_, cq) in self.engine.shared.cqs.iter_mut() {
+        let contexts = &mut self.contexts;
+        self.engine.shared.cqs.tell_armed(|cq| {
             any |= cq.is_patient();
             if !cq.take_event(now) {
-                continue;
+                return;
             }
             any = true;
-            let context = self.contexts.get_mut(&cq.context);
+            let context = contexts.get_mut(&cq.context);
             if let Some(channel) = cq.channel.and_then(|fd| context.and_then(|c| c.channel(fd))) {
                 channel.send(&cq.user_handle.to_ne_bytes());
                 cq.events += 1;
             }
-        }
+        });
         any |= self.send_efa_events();
         for (context, element, event_type) in std::mem::take(&mut self.engine.shared.async_events) {
             any = true;
@@ -183,7 +231,9 @@ impl Host {
                 channel.send(bytemuck::bytes_of(&AsyncEvent { element, event_type, reserved: 0 }));
             }
         }
-        self.contexts.values_mut().for_each(Context::flush_channels);
+        if any {
+            self.contexts.values_mut().for_each(Context::flush_channels);
+        }
         any
     }
 

@@ -16,6 +16,7 @@ pub mod log;
 pub mod memory;
 pub mod mlx5;
 pub mod preload;
+pub mod ready;
 pub mod rules;
 pub mod sysfs;
 pub mod trace;

@@ -5,10 +5,11 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::description::{Abi, Description, DescriptionError, Link};
+use crate::description::{Abi, Description, DescriptionError, Link, PortDescription};
 use crate::drive::{self, Choices, Step, Thread};
 use crate::fabric::Fabric;
 use crate::fabric::session::Session;
+use crate::fabric::wire::Wires;
 use crate::fault::Fault;
 use crate::host::Host;
 use crate::trace::{Breach, Event, Format, Sink};
@@ -271,6 +272,13 @@ fn install(config: Config) -> Result<(), StartError> {
     let fabric = Fabric::new(session.map_err(|e| StartError::Io("session", e))?);
     let slot = fabric.slot();
     let devices: Vec<String> = config.description.devices.iter().map(|d| d.name.clone()).collect();
+    let ends = config
+        .description
+        .devices
+        .iter()
+        .map(|d| (d.name.clone(), d.ports.iter().flat_map(PortDescription::addresses).collect()));
+    let mut fabric = fabric;
+    fabric.set_wires(Wires::new(&config.description.wires, ends));
     let mut host = Host::new(config.description, fabric);
     for (format, path) in &config.traces {
         let sink =

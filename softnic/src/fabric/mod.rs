@@ -1,14 +1,20 @@
 //! Carries packets between queue pairs, within the process and across a session. Routing is by queue-pair number (its high
 //! bits are the process); whether the address fits is the target port's to check. What packets mean is not known here.
 
+mod flows;
 pub mod packet;
 pub mod session;
 mod stream;
+pub mod wire;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
+use flows::Flows;
 use packet::{Body, Packet, Reply};
 use session::Session;
+use wire::Wires;
+
+pub use flows::Flow;
 
 use crate::efa::message::Message;
 use crate::fault::Faults;
@@ -26,21 +32,25 @@ fn slot_of(number: u32) -> u32 {
 #[derive(Debug, Default)]
 pub struct Fabric {
     session: Option<Session>,
-    flows: BTreeMap<(u32, u32), VecDeque<Waiting>>,
-    /// Requests sent to other processes whose answers are outstanding, by slot: what to silence if the peer dies.
-    abroad: BTreeMap<u32, Vec<Packet>>,
-}
-
-#[derive(Debug)]
-struct Waiting {
-    not_before: u64,
-    packet: Packet,
+    wires: Wires,
+    /// To queue pairs of this process.
+    arriving: Flows,
+    /// To those of other processes, held back by a wire or a fault.
+    leaving: Flows,
+    /// Requests sent to other processes whose answers are outstanding, by slot and queue pair: what to silence if the peer
+    /// dies.
+    abroad: BTreeMap<(u32, u32), Vec<Packet>>,
 }
 
 impl Fabric {
     /// A fabric of this process alone, or shared by a session.
     pub fn new(session: Option<Session>) -> Self {
         Self { session, ..Self::default() }
+    }
+
+    /// Lays wires between the ports.
+    pub fn set_wires(&mut self, wires: Wires) {
+        self.wires = wires;
     }
 
     /// The first queue-pair number of this process.
@@ -53,103 +63,117 @@ impl Fabric {
         self.session.as_ref().map_or(0, Session::slot)
     }
 
-    /// Sends a packet, unless a fault stops it; answers what became of it.
+    /// Sends a packet, unless a fault or a wire stops it; answers what became of it.
     pub fn send(&mut self, packet: Packet, faults: &mut Faults, now: u64) -> Action {
-        let fate = faults.on_packet(&packet);
-        self.forward(fate, packet, now);
-        match fate {
-            None => Action::Lost,
-            Some(0) => Action::Sent,
-            Some(_) => Action::Delayed,
-        }
-    }
-
-    /// `fate` is what a packet's delay is, in nanoseconds, unless it is lost.
-    fn forward(&mut self, fate: Option<u64>, packet: Packet, now: u64) {
-        let (packet, delay) = match fate {
-            Some(delay) => (packet, delay),
-            None => match packet.lost() {
-                Some(silence) => (silence, 0),
-                None => return,
-            },
-        };
-        let slot = slot_of(packet.target);
-        if slot == self.slot() {
-            self.queue(packet, now + delay);
-        } else {
-            self.send_abroad(slot, packet, now);
-        }
-    }
-
-    fn send_abroad(&mut self, slot: u32, packet: Packet, now: u64) {
-        let sent = self.session.as_mut().is_some_and(|s| s.send(slot, &packet));
-        let Some(silence) = packet.lost().filter(|_| packet.wants_answer()) else { return };
-        if sent {
-            self.abroad.entry(slot).or_default().push(silence);
-        } else {
-            self.queue(silence, now);
-        }
-    }
-
-    fn queue(&mut self, packet: Packet, not_before: u64) {
-        self.flows
-            .entry((packet.source, packet.target))
-            .or_default()
-            .push_back(Waiting { not_before, packet });
-    }
-
-    /// Moves packets from and to other processes; true if any arrived.
-    pub fn pump(&mut self, now: u64) -> bool {
-        let Some(session) = &mut self.session else { return false };
-        let (arrived, gone) = session.pump();
-        let any = !arrived.is_empty() || !gone.is_empty();
-        for packet in arrived {
-            self.settle(&packet);
-            self.queue(packet, now);
-        }
-        for slot in gone {
-            for silence in self.abroad.remove(&slot).unwrap_or_default() {
-                self.queue(silence, now);
+        let wire = self.wires.carry(&packet.from, &packet.to, now);
+        match (faults.on_packet(&packet), wire) {
+            (Some(held), Some(wire)) => {
+                self.forward(packet, now, held + wire);
+                if held + wire == 0 { Action::Sent } else { Action::Delayed }
             }
+            _ => {
+                if let Some(silence) = packet.lost() {
+                    self.forward(silence, now, 0);
+                }
+                Action::Lost
+            }
+        }
+    }
+
+    fn forward(&mut self, packet: Packet, now: u64, delay: u64) {
+        if slot_of(packet.target) == self.slot() {
+            self.arriving.push(packet, now + delay);
+        } else {
+            self.leaving.push(packet, now + delay);
+            self.send_leaving(now);
+        }
+    }
+
+    /// Sends to other processes what is due; true if anything was.
+    fn send_leaving(&mut self, now: u64) -> bool {
+        self.leaving.advance(now);
+        let mut any = false;
+        while let Some(flow) = self.leaving.ready().first().copied() {
+            let Some(packet) = self.leaving.take(flow) else { break };
+            any = true;
+            self.send_abroad(packet, now);
         }
         any
     }
 
-    /// An answer came: what it answers, and all of that queue pair before it, need no silence any more.
-    fn settle(&mut self, packet: &Packet) {
-        let Some(list) = self.abroad.get_mut(&slot_of(packet.source)) else { return };
-        if let Body::Efa(Message::Reply(reply)) = &packet.body {
-            // Answers of EFA come in any order: each settles its own request.
-            return list.retain(|s| !matches!(&s.body, Body::Efa(m) if m.token() == reply.token));
+    fn send_abroad(&mut self, packet: Packet, now: u64) {
+        let slot = slot_of(packet.target);
+        let sent = self.session.as_mut().is_some_and(|s| s.send(slot, &packet));
+        let Some(silence) = packet.lost().filter(|_| packet.wants_answer()) else { return };
+        if sent {
+            self.abroad.entry((slot, packet.source)).or_default().push(silence);
+        } else {
+            self.arriving.push(silence, now);
         }
-        let Body::Reply(reply) = &packet.body else { return };
-        list.retain(|silence| match &silence.body {
-            Body::Reply(Reply::Silence { psn }) if silence.target == packet.target => {
-                psn.ahead_of(reply.psn()) > 0
-            }
-            _ => true,
-        });
     }
 
-    /// The flows whose first packet may be delivered at `now`.
-    pub fn deliverable(&self, now: u64) -> Vec<(u32, u32)> {
-        let ready = |q: &VecDeque<Waiting>| q.front().is_some_and(|w| w.not_before <= now);
-        self.flows.iter().filter(|(_, q)| ready(q)).map(|(flow, _)| *flow).collect()
+    /// Moves packets from and to other processes, and the clock; true if any arrived or left.
+    pub fn pump(&mut self, now: u64) -> bool {
+        self.arriving.advance(now);
+        let left = self.send_leaving(now);
+        let Some(session) = &mut self.session else { return left };
+        let (arrived, gone) = session.pump();
+        let any = left || !arrived.is_empty() || !gone.is_empty();
+        for packet in arrived {
+            self.settle(&packet);
+            self.arriving.push(packet, now);
+        }
+        for slot in gone {
+            self.silence(slot, now);
+        }
+        any
+    }
+
+    /// A process went away: none of the requests that it got will be answered.
+    fn silence(&mut self, slot: u32, now: u64) {
+        let keys: Vec<_> = self.abroad.range((slot, 0)..=(slot, u32::MAX)).map(|(key, _)| *key).collect();
+        for key in keys {
+            for silence in self.abroad.remove(&key).unwrap_or_default() {
+                self.arriving.push(silence, now);
+            }
+        }
+    }
+
+    /// An answer came: what it answers, and all of that queue pair before it, need no silence any more.
+    fn settle(&mut self, packet: &Packet) {
+        use std::collections::btree_map::Entry;
+        let Entry::Occupied(mut entry) = self.abroad.entry((slot_of(packet.source), packet.target)) else {
+            return;
+        };
+        match &packet.body {
+            // Answers of EFA come in any order: each settles its own request.
+            Body::Efa(Message::Reply(reply)) => {
+                entry.get_mut().retain(|s| !matches!(&s.body, Body::Efa(m) if m.token() == reply.token));
+            }
+            Body::Reply(reply) => entry.get_mut().retain(|silence| match &silence.body {
+                Body::Reply(Reply::Silence { psn }) => psn.ahead_of(reply.psn()) > 0,
+                _ => true,
+            }),
+            _ => {}
+        }
+        if entry.get().is_empty() {
+            entry.remove();
+        }
+    }
+
+    /// The flows whose first packet may be delivered now.
+    pub fn deliverable(&self) -> &[Flow] {
+        self.arriving.ready()
     }
 
     /// Takes the first packet of a flow.
-    pub fn take(&mut self, flow: (u32, u32)) -> Option<Packet> {
-        let queue = self.flows.get_mut(&flow)?;
-        let waiting = queue.pop_front();
-        if queue.is_empty() {
-            self.flows.remove(&flow);
-        }
-        waiting.map(|w| w.packet)
+    pub fn take(&mut self, flow: Flow) -> Option<Packet> {
+        self.arriving.take(flow)
     }
 
     /// When the next delayed packet is due, in nanoseconds.
     pub fn next_due(&self) -> Option<u64> {
-        self.flows.values().filter_map(|q| q.front()).map(|w| w.not_before).min()
+        self.arriving.next_due().into_iter().chain(self.leaving.next_due()).min()
     }
 
     /// The session, to wait for its sockets.

@@ -30,6 +30,8 @@ pub struct Session {
     listener: UnixListener,
     /// Connections that we opened, by slot of the peer: what we send.
     out: BTreeMap<u32, Outgoing>,
+    /// Peers that turned out to be gone while something was sent to them.
+    gone: Vec<u32>,
     /// Connections that peers opened: what we receive.
     incoming: Vec<Incoming>,
     /// Becomes readable when a peer's bytes come.
@@ -62,7 +64,7 @@ impl Session {
         let waiter = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         watch(&waiter, &listener, epoll::EventFlags::IN)?;
         let (out, incoming) = (BTreeMap::new(), Vec::new());
-        Ok(Self { name: name.to_owned(), slot, listener, out, incoming, waiter })
+        Ok(Self { name: name.to_owned(), slot, listener, out, gone: Vec::new(), incoming, waiter })
     }
 
     /// This process's slot.
@@ -75,6 +77,7 @@ impl Session {
         let Some(out) = self.connection(slot) else { return false };
         if out.send(packet).is_err() {
             self.out.remove(&slot);
+            self.gone.push(slot);
             return false;
         }
         true
@@ -101,7 +104,7 @@ impl Session {
         self.accept();
         let mut arrived = Vec::new();
         self.incoming.retain_mut(|peer| peer.receive(&mut arrived));
-        let mut gone = Vec::new();
+        let mut gone = std::mem::take(&mut self.gone);
         self.out.retain(|slot, out| {
             let alive = out.flush().is_ok() && out.is_open();
             if !alive {

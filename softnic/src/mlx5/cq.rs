@@ -1,7 +1,7 @@
 //! Completion queues of mlx5: the ring, the producer's counter, overrun, and the arming of events. What completes is not
 //! decided here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ibv_core::WcStatus;
 
@@ -253,6 +253,11 @@ impl Cq {
         self.moderation.ends(self.untold.1)
     }
 
+    /// Whether an event may come.
+    pub fn is_armed(&self) -> bool {
+        self.armed.is_some()
+    }
+
     /// Whether an event is only being held back.
     pub fn is_patient(&self) -> bool {
         self.armed.is_some_and(|a| a.patience > 0)
@@ -274,14 +279,47 @@ pub struct CqSide<'a> {
 #[derive(Debug, Default)]
 pub struct Cqs {
     list: BTreeMap<u32, Cq>,
+    /// Those that are armed.
+    armed: BTreeSet<u32>,
+    /// By context and the register page on which they are armed.
+    pages: BTreeMap<(u32, usize), BTreeSet<u32>>,
 }
 
 impl Cqs {
-    /// Adds a queue; answers its number.
+    /// Adds a queue, whose page is set; answers its number.
     pub fn insert(&mut self, cq: Cq) -> u32 {
         let cqn = (1..).find(|n| !self.list.contains_key(n)).expect("fewer than 2^32 queues");
+        self.pages.entry((cq.context, cq.page)).or_default().insert(cqn);
         self.list.insert(cqn, cq);
         cqn
+    }
+
+    /// The register of a page was written: takes the requests of its queues.
+    pub fn arm_page(&mut self, context: u32, page: usize) {
+        for cqn in self.pages.get(&(context, page)).into_iter().flatten() {
+            if let Some(cq) = self.list.get_mut(cqn) {
+                cq.take_arm();
+                if cq.is_armed() {
+                    self.armed.insert(*cqn);
+                }
+            }
+        }
+    }
+
+    /// The armed ones.
+    pub fn armed(&self) -> impl Iterator<Item = &Cq> {
+        self.armed.iter().filter_map(|cqn| self.list.get(cqn))
+    }
+
+    /// Shows the armed ones to `tell`, and forgets those that are no longer armed.
+    pub fn tell_armed(&mut self, mut tell: impl FnMut(&mut Cq)) {
+        let list = &mut self.list;
+        self.armed.retain(|cqn| {
+            list.get_mut(cqn).is_some_and(|cq| {
+                tell(cq);
+                cq.is_armed()
+            })
+        });
     }
 
     /// A queue.
@@ -296,12 +334,12 @@ impl Cqs {
 
     /// Removes a queue.
     pub fn remove(&mut self, cqn: u32) -> Option<Cq> {
-        self.list.remove(&cqn)
-    }
-
-    /// All of them.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = (&u32, &mut Cq)> {
-        self.list.iter_mut()
+        let cq = self.list.remove(&cqn)?;
+        self.armed.remove(&cqn);
+        if let Some(page) = self.pages.get_mut(&(cq.context, cq.page)) {
+            page.remove(&cqn);
+        }
+        Some(cq)
     }
 
     /// All of them, to read.

@@ -8,6 +8,7 @@ pub mod cqe;
 pub mod moderation;
 pub mod port;
 pub mod qp;
+pub mod qps;
 pub mod receive;
 pub mod region;
 pub mod requester;
@@ -19,12 +20,12 @@ pub mod uar;
 pub mod unreliable;
 pub mod wqe;
 
-use std::collections::BTreeMap;
-
 use crate::fabric::INDEX_BITS;
 use crate::fabric::packet::{Body, Packet};
 use crate::memory;
+use crate::mlx5::cq::Cq;
 use crate::mlx5::qp::{Qp, Shared};
+use crate::mlx5::qps::Qps;
 use crate::mlx5::transition::QpState;
 use crate::mlx5::uar::UarPages;
 use crate::mlx5::wqe::Control;
@@ -35,17 +36,15 @@ use crate::trace::{Action, Breach};
 pub enum Unit {
     /// Deliver the first packet of a flow.
     Deliver(u32, u32),
-    /// Send one request of a queue pair.
-    Send(u32),
-    /// Report one flushed request of a queue pair.
-    Flush(u32),
+    /// Send, or report as flushed, one request of a queue pair.
+    Work(u32),
 }
 
 /// All queue pairs of the process and what they share.
 #[derive(Debug, Default)]
 pub struct Engine {
     /// Queue pairs by number.
-    pub qps: BTreeMap<u32, Qp>,
+    pub qps: Qps,
     /// Everything else.
     pub shared: Shared,
 }
@@ -68,7 +67,7 @@ impl Engine {
             }
             if pages.take_arm(page) {
                 any = true;
-                self.arm_page(context, page);
+                self.shared.cqs.arm_page(context, page);
             }
         }
         any
@@ -79,8 +78,10 @@ impl Engine {
         if self.shared.trace.strict {
             self.check_doorbells(context, page, written);
         }
-        for qp in self.qps.values_mut().filter(|q| q.context == context && q.page == page) {
-            qp.doorbell(&mut self.shared);
+        for qpn in self.qps.on_page(context, page).to_vec() {
+            if let Some(qp) = self.qps.get_mut(&qpn) {
+                qp.doorbell(&mut self.shared);
+            }
         }
     }
 
@@ -101,25 +102,35 @@ impl Engine {
         }
     }
 
-    fn arm_page(&mut self, context: u32, page: usize) {
-        for (_, cq) in self.shared.cqs.iter_mut().filter(|(_, c)| c.context == context && c.page == page) {
-            cq.take_arm();
+    /// Looks again at the queue pairs that were touched: what they can do, and when their timers are due.
+    pub fn settle(&mut self) {
+        for qpn in self.qps.take_touched() {
+            let Some(qp) = self.qps.get(&qpn) else { continue };
+            let ready = qp.can_send(self.shared.now) || qp.must_flush() && !self.is_dead(qp);
+            let timer = qp.requester.next_timer();
+            self.qps.settle(qpn, ready, timer);
         }
     }
 
-    /// Everything that could be done now, in a fixed order.
-    pub fn units(&self) -> Vec<Unit> {
-        let now = self.shared.now;
-        let mut units: Vec<Unit> =
-            self.shared.fabric.deliverable(now).into_iter().map(|(s, t)| Unit::Deliver(s, t)).collect();
-        for qp in self.qps.values() {
-            if qp.can_send(now) {
-                units.push(Unit::Send(qp.qpn));
-            } else if qp.must_flush() && !self.is_dead(qp) {
-                units.push(Unit::Flush(qp.qpn));
-            }
+    /// How many units there are.
+    pub fn count(&self) -> usize {
+        self.shared.fabric.deliverable().len() + self.qps.ready().len()
+    }
+
+    /// The unit at a place, of [`Engine::count`].
+    pub fn unit(&self, at: usize) -> Option<Unit> {
+        let flows = self.shared.fabric.deliverable();
+        match flows.get(at) {
+            Some((source, target)) => Some(Unit::Deliver(*source, *target)),
+            None => self.qps.ready().get(at - flows.len()).copied().map(Unit::Work),
         }
-        units
+    }
+
+    /// Everything that could be done now. Looks at every queue pair.
+    pub fn units(&mut self) -> Vec<Unit> {
+        self.qps.touch_all();
+        self.settle();
+        (0..self.count()).filter_map(|at| self.unit(at)).collect()
     }
 
     fn is_dead(&self, qp: &Qp) -> bool {
@@ -134,14 +145,12 @@ impl Engine {
                     self.deliver(&packet);
                 }
             }
-            Unit::Send(qpn) => {
-                if let Some(qp) = self.qps.get_mut(&qpn) {
-                    qp.send_one(&mut self.shared);
-                }
-            }
-            Unit::Flush(qpn) => {
-                if let Some(qp) = self.qps.get_mut(&qpn) {
-                    qp.flush_one(&mut self.shared);
+            Unit::Work(qpn) => {
+                let now = self.shared.now;
+                match self.qps.get_mut(&qpn) {
+                    Some(qp) if qp.can_send(now) => qp.send_one(&mut self.shared),
+                    Some(qp) if qp.must_flush() => qp.flush_one(&mut self.shared),
+                    _ => {}
                 }
             }
         }
@@ -184,7 +193,7 @@ impl Engine {
 
     /// A completion queue that overran takes its queue pairs along; they can report nothing any more.
     fn kill_overrun(&mut self) {
-        if self.shared.cqs.iter().all(|(_, c)| !c.dead) {
+        if !std::mem::take(&mut self.shared.overrun) {
             return;
         }
         let doomed: Vec<u32> = self.qps.values().filter(|q| self.is_dead(q)).map(|q| q.qpn).collect();
@@ -198,12 +207,8 @@ impl Engine {
     /// Runs timers that are due at the present time.
     pub fn run_timers(&mut self) -> bool {
         let now = self.shared.now;
-        let due: Vec<u32> = self
-            .qps
-            .values()
-            .filter(|q| q.requester.next_timer().is_some_and(|t| t <= now))
-            .map(|q| q.qpn)
-            .collect();
+        self.settle();
+        let due = self.qps.due(now);
         for qpn in &due {
             if let Some(qp) = self.qps.get_mut(qpn) {
                 qp.on_time(&mut self.shared);
@@ -214,8 +219,8 @@ impl Engine {
 
     /// When something is due that only time brings, in nanoseconds.
     pub fn next_time(&self) -> Option<u64> {
-        let timers = self.qps.values().filter_map(|q| q.requester.next_timer());
-        let events = self.shared.cqs.iter().filter_map(|(_, cq)| cq.next_event());
+        let timers = self.qps.next_timer(self.shared.now).into_iter();
+        let events = self.shared.cqs.armed().filter_map(Cq::next_event);
         timers.chain(events).chain(self.shared.fabric.next_due()).filter(|t| *t > self.shared.now).min()
     }
 

@@ -41,6 +41,8 @@ pub struct Shared {
     pub async_events: Vec<(u32, u64, u32)>,
     /// Payloads that are late on purpose.
     pub late: Vec<Late>,
+    /// A completion had no room: queue pairs have to be looked at.
+    pub overrun: bool,
 }
 
 impl Shared {
@@ -404,9 +406,12 @@ impl Qp {
         let mut out = CqSide { faults: &mut shared.faults, trace: &mut shared.trace, now: shared.now };
         let Some(cq) = shared.cqs.get_mut(cqn) else { return };
         let was_dead = cq.dead;
-        if cq.push(cqn, &cqe, &mut out).is_err() && !was_dead {
-            cq.async_events += 1;
-            shared.async_events.push((cq.context, cq.user_handle, async_event::CQ_ERR));
+        if cq.push(cqn, &cqe, &mut out).is_err() {
+            shared.overrun = true;
+            if !was_dead {
+                cq.async_events += 1;
+                shared.async_events.push((cq.context, cq.user_handle, async_event::CQ_ERR));
+            }
         }
     }
 

@@ -113,8 +113,8 @@ impl UarPages {
     }
 
     /// The pages to look at.
-    pub fn in_use(&self) -> Vec<usize> {
-        self.users.keys().copied().collect()
+    pub fn in_use(&self) -> impl Iterator<Item = usize> {
+        self.users.keys().copied()
     }
 
     /// Takes the register writes of a page.
@@ -186,6 +186,6 @@ mod tests {
         pages.attach(page);
         pages.attach(page);
         pages.detach(page);
-        assert_eq!(pages.in_use(), [page]);
+        assert_eq!(pages.in_use().collect::<Vec<_>>(), [page]);
     }
 }
