@@ -9,7 +9,7 @@ use crate::{
     vm,
     workspace::{FEATURES, cargo_all, program_of_ours},
 };
-use std::{fs, path::PathBuf};
+use std::{env, fs, path::PathBuf, process::Command};
 
 const USAGE: &str = "usage: cargo xtask full [--list] [--step NAME]...
 
@@ -35,7 +35,11 @@ pub(crate) const STEPS: &[Lane] = &[
         "200 processes killed at random moments, either side: the other is told, nothing is left",
         kill,
     ),
-    step("differential", "thousands of generated programs against the model", differential),
+    step(
+        "differential",
+        "hundreds of generated programs against the model, on each of the mock's schedules",
+        differential,
+    ),
     step("transfer-100mb", "100 MB between two processes, each pair of providers", transfer),
     step("vm-newer", "the suite on the Soft-RoCE of a newer kernel", newer_kernel),
 ];
@@ -51,44 +55,33 @@ fn abi(what: &str) -> Result<Ran> {
 
 /// Advisories need a database from the network, which `cargo deny check advisories` fetches; the other three need none.
 fn deny() -> Result<Ran> {
-    let deny = match tool("cargo-deny") {
-        Ok(deny) => deny,
-        Err(why) => return Ok(Ran::Not(why)),
-    };
-    let checks = ["check", "bans", "licenses", "sources"];
-    done(run(program(&deny.display().to_string(), checks).env("CARGO", "cargo")))
+    with("cargo-deny", |cargo| run(cargo.args(["deny", "check", "bans", "licenses", "sources"])))
 }
 
 /// Without tests' dependencies, which would bring their own features.
 fn features() -> Result<Ran> {
-    let hack = match tool("cargo-hack") {
-        Ok(hack) => hack,
-        Err(why) => return Ok(Ran::Not(why)),
-    };
-    let words = ["hack", "check", "--quiet", "--workspace", "--exclude", "xtask"];
-    let pairs = ["--feature-powerset", "--depth", "2", "--no-dev-deps"];
-    let mut check = program(&hack.display().to_string(), words);
-    // It takes the dependencies of tests out of the manifests for a while, so it has a copy of them.
-    done(run(check.args(pairs).current_dir(copy("features")?).env("CARGO_TARGET_DIR", target().join("full"))))
+    with("cargo-hack", |cargo| {
+        let words = ["hack", "check", "--quiet", "--workspace", "--exclude", "xtask"];
+        let pairs = ["--feature-powerset", "--depth", "2", "--no-dev-deps"];
+        // It takes the dependencies of tests out of the manifests for a while, so it has a copy of them.
+        let folder = copy("features")?;
+        run(cargo.args(words).args(pairs).current_dir(folder).env("CARGO_TARGET_DIR", target().join("full")))
+    })
 }
 
-/// A maintainers' program, built once.
-///
-/// # Errors
-/// Why it can not be had.
-fn tool(name: &str) -> std::result::Result<PathBuf, String> {
+/// Runs a cargo that has this subcommand, which is built where it is not installed.
+fn with(tool: &str, body: impl FnOnce(&mut Command) -> Result<()>) -> Result<Ran> {
     let folder = target().join("full/tools");
-    let file = folder.join("bin").join(name);
-    if succeeds(&mut program(name, ["--version"])) {
-        return Ok(name.into());
+    let path = env::var("PATH").unwrap_or_default();
+    let path = format!("{path}:{}", folder.join("bin").display());
+    let subcommand = tool.trim_start_matches("cargo-");
+    if !succeeds(cargo([subcommand, "--version"]).env("PATH", &path)) {
+        let install = ["install", "--quiet", "--locked", "--root", &folder.display().to_string(), tool];
+        if let Err(why) = run(cargo(install).env("CARGO_TARGET_DIR", folder.join("build"))) {
+            return Ok(Ran::Not(format!("{tool} is not installed and can not be: {why}")));
+        }
     }
-    if !file.exists() {
-        let install = ["install", "--quiet", "--locked", "--root", &folder.display().to_string(), name];
-        let separate = target().join("full/tools/build");
-        run(cargo(install).env("CARGO_TARGET_DIR", separate))
-            .map_err(|e| format!("{name} is not installed and can not be: {e}"))?;
-    }
-    Ok(file)
+    done(body(cargo([""; 0]).env("PATH", path)))
 }
 
 /// The versions that manifests ask for, by a lock file of its own. What those ask for in turn may be newer.
@@ -128,7 +121,7 @@ fn kill() -> Result<Ran> {
 
 fn differential() -> Result<Ran> {
     let ibv = program_of_ours("ibv")?.display().to_string();
-    let args = ["conformance", "--provider", "mock", "--case", "write", "--differential", "2000"];
+    let args = ["conformance", "--provider", "mock", "--case", "write", "--differential", "500"];
     done(run(&mut program(&ibv, args)))
 }
 
