@@ -237,6 +237,9 @@ case_list! { $;
         last_byte_becomes_visible_last [write bytes_in_order];
         fenced_put_sends_what_the_get_before_it_fetched [write read fence];
         fence_waits_for_all_gets_before_it [write read fence];
+        put_is_there_when_announced_after_its_completion [write write_with_imm];
+        source_is_free_once_its_own_put_completes [write];
+        each_of_many_gets_is_there_once_it_completes [read];
         bytes_are_there_when_their_receive_is [send];
     }
     sizes {

@@ -4,6 +4,7 @@ use crate::hooks::{HONEST, Hooks};
 
 mod atomics;
 mod capabilities;
+mod clients;
 mod completions;
 mod control;
 mod memory;
@@ -43,6 +44,7 @@ pub fn mutants() -> Vec<Mutant> {
         memory::MUTANTS,
         control::MUTANTS,
         capabilities::MUTANTS,
+        clients::MUTANTS,
     ]
     .concat()
 }

@@ -37,6 +37,15 @@ pub(crate) struct Span {
     pub(crate) len: usize,
 }
 
+/// What a client that assumes an order knows of a request.
+#[derive(Clone, Debug)]
+pub(crate) struct Belief {
+    /// The completion that it expects.
+    pub(crate) wc: IbvWc,
+    /// Where the last byte goes, and what it is.
+    pub(crate) last: Option<(Span, u8)>,
+}
+
 /// One of the two ends of a case. Devices number their queue pairs and keys by themselves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum End {
@@ -73,6 +82,10 @@ pub(crate) struct World {
     pub(crate) stores: HashMap<(Qp, u64), (Span, u64)>,
     /// Copies to make later.
     pub(crate) late: Vec<(Span, Vec<u8>)>,
+    /// Requests that a client of ours believes to be under way, in posting order.
+    pub(crate) believed: VecDeque<Belief>,
+    /// Ids that it has reported without waiting for the device.
+    pub(crate) told: Vec<u64>,
     /// The first failure of each queue pair.
     pub(crate) causes: HashMap<Qp, IbvWc>,
     /// Whatever is counted.

@@ -1,6 +1,7 @@
 //! The suite catches every mutant, and nothing but mutants.
 
-use mutants::{controls, judge, judge_all, mutants};
+use conformance::{DynFixture, Options, Outcome};
+use mutants::{Mutant, MutantFixture, controls, judge, judge_all, mutants};
 use std::{collections::HashSet, panic};
 
 #[test]
@@ -18,6 +19,35 @@ fn every_mutant_fails_a_case() {
     let _ = panic::take_hook();
     assert!(tally.0.len() >= 30, "{} mutants", tally.0.len());
     assert_eq!(tally.survivors(), [""; 0], "no case catches these");
+}
+
+/// The cases about what a client may conclude, on clients that conclude too much; every other wrapper over a
+/// device that shuffles passes them.
+#[test]
+fn clients_that_assume_an_order_fail_the_cases_about_it() {
+    let fails = |mutant: &Mutant, case: &str| {
+        let outcome = MutantFixture::new(mutant).run_case(case, &Options::default());
+        matches!(outcome, Outcome::Failed(_))
+    };
+    let announced = "put_is_there_when_announced_after_its_completion";
+    let (source, get) =
+        ("source_is_free_once_its_own_put_completes", "each_of_many_gets_is_there_once_it_completes");
+    for (client, cases) in [
+        ("client_waits_for_no_completion", [announced, source]),
+        ("client_polls_the_last_byte", [announced, announced]),
+        ("client_counts_completions", [source, get]),
+    ] {
+        let all = mutants();
+        let mutant = all.iter().find(|m| m.name == client).unwrap();
+        for case in cases {
+            assert!(fails(mutant, case), "{client} passes {case}");
+        }
+    }
+    for control in controls() {
+        for case in [announced, source, get] {
+            assert!(!fails(&control, case), "{} fails {case}", control.name);
+        }
+    }
 }
 
 #[test]

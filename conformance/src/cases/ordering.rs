@@ -184,6 +184,99 @@ pub(crate) fn fence_waits_for_all_gets_before_it<D: IbvDomainImpl>(c: &mut Ctx<'
     Ok(())
 }
 
+/// Where messages are in no order, a put's own completion is what its announcement has to wait for; that is
+/// enough, on every provider.
+pub(crate) fn put_is_there_when_announced_after_its_completion<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
+    let n = c.one_request(48 << 10);
+    let (mut link, flag, dst) = (c.link()?, c.region(1)?, c.b.alloc(n)?);
+    let nothing = flag.view().slice(0, 0).ok_or("a view of no bytes")?;
+    for round in 0..6 {
+        let src = c.patterned(n, round + 1)?;
+        c.b.post_recv(link.peer, &[])?;
+        let ids = link.qp.put(dst.remote, src.view()).say("put")?;
+        c.finish(&mut link, ids)?;
+        let ids = link.qp.put_with_imm(dst.at(0, 0)?, nothing, round as u32).say("put_with_imm")?;
+        ensure_eq!(c.b.wait(link.peer, 1)?[0].imm(), Some(round as u32), "immediate");
+        c.b.expect_pattern_now(dst, round + 1).map_err(|e| format!("round {round}: {e}"))?;
+        c.finish(&mut link, ids)?;
+    }
+    Ok(())
+}
+
+/// Requests of one batch, and what the id of each completion says to be done with that one.
+fn as_they_complete<D: IbvDomainImpl>(
+    c: &Ctx<'_, D>,
+    link: &mut Link<D>,
+    posted: &[u64],
+    mut done: impl FnMut(usize) -> Done,
+) -> Done {
+    let (mut left, mut out) = (posted.len(), [ibv_core::IbvWc::default(); 2]);
+    let wait = c.wait.clone();
+    wait.until_all(
+        || format!("{} completions", posted.len()),
+        || {
+            let n = link.poller.poll(&mut out).say("poll")?;
+            for id in ids_of(&out[..n])? {
+                let i = posted.iter().position(|p| *p == id);
+                done(i.ok_or_else(|| format!("a completion of {id:#x}, which was not posted"))?)?;
+            }
+            left -= n.min(left);
+            Ok(crate::wait::Look::counted(n, posted.len() - left, posted.len()))
+        },
+    )
+}
+
+/// A completion frees the source of its own put, and says nothing of others: a client that goes by ids may
+/// reuse each at once, in whatever order they come.
+pub(crate) fn source_is_free_once_its_own_put_completes<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
+    const N: usize = 8;
+    let n = c.one_request(6 << 10);
+    let (mut link, dst) = (c.link()?, c.b.alloc(N * n)?);
+    for round in 0..3 {
+        let seed = |i: usize| (1 + round * N + i) as u64;
+        let sources = (0..N).map(|i| c.patterned(n, seed(i))).collect::<Result<Vec<_>, _>>()?;
+        let (mut batch, mut posted) = (link.qp.batch(), Vec::new());
+        for (i, source) in sources.iter().enumerate() {
+            // The first ones are the longest, so that others overtake them where anything can.
+            let part = source.view().slice(0, n - i * (n / N)).say("slice")?;
+            posted.extend(batch.put(dst.at(i * n, part.len())?, part).say("put")?.iter());
+        }
+        batch.ring().say("ring")?;
+        let reused = vec![0xee; n];
+        as_they_complete(c, &mut link, &posted, |i| sources[i].write_at(0, &reused).say("reuse"))?;
+        for i in 0..N {
+            let range = dst.range(i * n, n - i * (n / N));
+            c.b.expect_range(range, seed(i), 0).map_err(|e| format!("put {i} of round {round}: {e}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// A get's bytes are there when its own completion is, whichever of many comes first.
+pub(crate) fn each_of_many_gets_is_there_once_it_completes<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
+    const N: usize = 8;
+    let n = c.one_request(6 << 10);
+    let (mut link, src) = (c.link()?, c.b.alloc(n)?);
+    for round in 0..3 {
+        c.b.fill(src, round + 1)?;
+        let targets = (0..N).map(|_| c.region(n)).collect::<Result<Vec<_>, _>>()?;
+        let (mut batch, mut posted) = (link.qp.batch(), Vec::new());
+        for (i, target) in targets.iter().enumerate() {
+            let part = target.view().slice(0, n - i * (n / N)).say("slice")?;
+            posted.extend(batch.get(part, src.at(0, part.len())?).say("get")?.iter());
+        }
+        batch.ring().say("ring")?;
+        as_they_complete(c, &mut link, &posted, |i| {
+            let got = targets[i].to_vec();
+            match crate::pattern::difference(&got[..n - i * (n / N)], round + 1, 0) {
+                None => Ok(()),
+                Some(why) => Err(format!("get {i} of round {round} completed before its bytes: {why}")),
+            }
+        })?;
+    }
+    Ok(())
+}
+
 /// A receive is reported after the bytes of its own message, whatever else is out of order.
 pub(crate) fn bytes_are_there_when_their_receive_is<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
     let n = c.one_request(4 << 10).min(c.caps().max_send_size);
