@@ -107,6 +107,12 @@ impl QpCore {
         &self.config
     }
 
+    /// The top 16 bits of the ids of sends, and of receives. A provider whose library leaves a fact out of a
+    /// completion may carry it in one of them, as long as these two do not use it, and takes it out again.
+    pub fn routes(&self) -> [u16; 2] {
+        [self.send.slot(), self.recv.slot()]
+    }
+
     /// The first failure that was not a mere flush: the root cause of all later ones.
     pub fn first_error(&self) -> Option<WorkRequestError> {
         self.send.first_error()

@@ -13,9 +13,11 @@ use crate::{
 use std::{mem::ManuallyDrop, slice};
 
 mod closing;
+mod peers;
 #[cfg(feature = "recorder")]
 mod record;
 pub use closing::{Closed, Closing};
+pub use peers::Peer;
 
 /// A queue pair that has not met its peer. It can take receives and be connected.
 #[derive(Debug)]

@@ -213,6 +213,22 @@ pub trait IbvQueuePair: Any + fmt::Debug + Send {
     }
 }
 
+/// A queue pair that reaches more peers than the one it connected to: each request says whom. Requests
+/// that say nothing go to the peer of `connect`.
+///
+/// Callers use [`Connected::add_peer`](crate::Connected::add_peer) and what goes with it.
+pub trait IbvDatagram: IbvQueuePair {
+    /// Makes the peer at the end of a negotiated path reachable; its number. The peer of `connect` is 0. It
+    /// stays reachable as long as the queue pair lives.
+    ///
+    /// # Errors
+    /// The device's; nothing changed.
+    fn reach(&mut self, path: &IbvPath, by: FromCore) -> Result<u32, Error>;
+
+    /// Requests enqueued from now on go to this peer, until the next call; `discard` leads back to peer 0.
+    fn aim(&mut self, peer: u32, by: FromCore);
+}
+
 fn try_connect<Q: IbvQueuePair + ?Sized>(qp: &mut Q, info: &IbvQpInfo) -> Result<(), Error> {
     qp.core().check_unconnected()?;
     let path = negotiate(&qp.get_qp_info()?, info)?;

@@ -12,6 +12,7 @@
 //!    ├─ endpoint.rs  port + GID choice → IbvQpInfo  gid.rs     the ranking
 //!    ├─ rc.rs        the state machine, as data     state.rs   walking it, asking for it
 //!    ├─ limits.rs    device attributes → Caps
+//!    ├─ recv.rs      receives, early ones too
 //!    └─ poll.rs      completions, channel           event.rs   asynchronous events
 //! ```
 //!
@@ -38,6 +39,7 @@ pub mod handles;
 pub mod limits;
 pub mod poll;
 pub mod rc;
+pub mod recv;
 pub mod state;
 pub mod sysfs;
 
@@ -54,6 +56,7 @@ pub use crate::verbs::{
     gid::{GidTable, RankedGid},
     handles::{Ah, Channel, Context, Cq, Mr, Pd, Qp},
     poll::CqPoller,
+    recv::EarlyReceives,
     sysfs::DeviceDir,
 };
 pub use ibv_sys::Verbs;

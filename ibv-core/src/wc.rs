@@ -26,7 +26,8 @@ pub struct IbvWc {
     pub opcode: WcOpcode,
     /// The device's own detail of an error.
     pub vendor_err: u32,
-    /// Bytes moved: by a get, an atomic or into a receive. Undefined for puts and sends.
+    /// Bytes moved: by a get, an atomic or into a receive. Undefined for puts and sends, and for gets over
+    /// SRD, whose completions carry no length: a get that succeeded has fetched all of it.
     pub byte_len: u32,
     /// The immediate in network byte order; read it with [`imm`](Self::imm).
     pub imm_data: u32,

@@ -25,7 +25,6 @@ mod create;
 mod domain;
 mod probe;
 mod queue_pair;
-mod recv;
 mod session;
 mod work;
 

@@ -7,7 +7,6 @@
 
 use crate::{
     create::{Created, Posting},
-    recv::{self, EarlyReceives},
     session::{publish_list, publish_session},
     work::SendList,
 };
@@ -15,8 +14,9 @@ use ibv_core::{
     Caps, Error, ErrorKind, FromCore, IbvConfig, IbvPath, IbvQpInfo, IbvQueuePair, PostError, QpAttributes,
     QpCore, QpState, RecvRequest, Transport, WorkRequest,
     verbs::{
-        LocalEndpoint, Qp, RankedGid,
+        EarlyReceives, LocalEndpoint, Qp, RankedGid,
         rc::attr_at_init,
+        recv,
         state::{rc_attributes, rc_to_init, rc_to_rts},
     },
 };

@@ -1,9 +1,10 @@
-//! Receives: posted at once, or kept until the queue pair takes them. A device takes none in RESET.
+//! Receives through `ibv_post_recv`: posted at once, or kept until the queue pair takes them. A device takes
+//! none in RESET.
 #![allow(unsafe_code)]
 //! # Safety
 //! A receive is handed over in one call that copies it; its memory is guarded by its key.
 
-use ibv_core::{IbvConfig, IbvMemoryRegionView, verbs::Qp};
+use crate::{config::IbvConfig, memory::IbvMemoryRegionView, verbs::handles::Qp};
 use ibv_sys::{ibv_post_recv, ibv_recv_wr, ibv_sge};
 use std::{ffi::c_int, ptr};
 
@@ -12,20 +13,20 @@ const MAX_SGE: usize = 32;
 
 /// Receives that wait for INIT, in order.
 #[derive(Debug)]
-pub(crate) struct EarlyReceives {
+pub struct EarlyReceives {
     ids: Vec<(u64, usize)>,
     sges: Vec<ibv_sge>,
 }
 
 impl EarlyReceives {
     /// Room for as many as the queue pair takes.
-    pub(crate) fn new(config: &IbvConfig) -> Self {
+    pub fn new(config: &IbvConfig) -> Self {
         let (n, sge) = (config.max_recv_wr as usize, config.max_recv_sge as usize);
         Self { ids: Vec::with_capacity(n), sges: Vec::with_capacity(n * sge) }
     }
 
     /// Keeps one.
-    pub(crate) fn keep(&mut self, id: u64, local: &[IbvMemoryRegionView<'_>]) {
+    pub fn keep(&mut self, id: u64, local: &[IbvMemoryRegionView<'_>]) {
         self.ids.push((id, local.len()));
         self.sges.extend(local.iter().map(range));
     }
@@ -34,7 +35,7 @@ impl EarlyReceives {
     ///
     /// # Errors
     /// The library's number; those before the refused one are posted.
-    pub(crate) fn post_all(&mut self, qp: &mut Qp) -> Result<(), c_int> {
+    pub fn post_all(&mut self, qp: &mut Qp) -> Result<(), c_int> {
         let mut rest = &mut self.sges[..];
         for (id, n) in self.ids.drain(..) {
             let (mine, others) = rest.split_at_mut(n);
@@ -58,7 +59,7 @@ fn range(view: &IbvMemoryRegionView<'_>) -> ibv_sge {
 /// # Errors
 /// The library's number; nothing was posted.
 #[inline]
-pub(crate) fn post(qp: &mut Qp, id: u64, local: &[IbvMemoryRegionView<'_>]) -> Result<(), c_int> {
+pub fn post(qp: &mut Qp, id: u64, local: &[IbvMemoryRegionView<'_>]) -> Result<(), c_int> {
     let mut sges = [ibv_sge::default(); MAX_SGE];
     let n = local.len().min(MAX_SGE);
     for (sge, view) in sges.iter_mut().zip(local) {
