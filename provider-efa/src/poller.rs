@@ -1,0 +1,170 @@
+//! Completion queues: polled through libefa, with what it leaves out put back. Two things it does not do by
+//! itself: tell a get from a send (`work.rs` marks the id), and take the completions of a queue pair along when
+//! that is destroyed. Those stay in the queue, answer "invalid argument" when polled, and would be another
+//! queue pair's once the number is used again; so the queue is swept before that can happen.
+
+use crate::work::GET;
+use ibv_core::{
+    CompletionQueue, IbvWc, PollCompletionError, WcOpcode,
+    verbs::{Cq, CqPoller, poll},
+};
+use std::{
+    os::fd::BorrowedFd,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
+
+/// The shared half of a completion queue.
+#[derive(Debug)]
+pub struct EfaCq {
+    /// What sweeps took and nobody has polled yet.
+    swept: Mutex<Vec<IbvWc>>,
+    /// `swept` may hold something. Written under its lock, and before anything is taken off the queue.
+    is_swept: AtomicBool,
+    cq: Arc<Cq>,
+}
+
+impl EfaCq {
+    pub(crate) fn new(cq: Arc<Cq>) -> Self {
+        Self { swept: Mutex::default(), is_swept: AtomicBool::new(false), cq }
+    }
+
+    pub(crate) fn cq(&self) -> &Arc<Cq> {
+        &self.cq
+    }
+
+    fn swept(&self) -> MutexGuard<'_, Vec<IbvWc>> {
+        self.swept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes everything off the queue, and keeps what is not of the queue pair that has just been destroyed.
+    pub(crate) fn sweep(&self, gone: u32) {
+        let mut swept = self.swept();
+        // libefa's lock orders this before the end of a poll that finds the queue empty because of it.
+        self.is_swept.store(true, Relaxed);
+        let mut wcs = [IbvWc::default(); 16];
+        // Each call takes one entry at least, so this ends, whatever is written meanwhile.
+        for _ in 0..=self.cq.depth() {
+            match poll::poll(&self.cq, &mut wcs) {
+                Ok(0) => break,
+                Ok(n) => swept.extend(&wcs[..n]),
+                Err(_) => {}
+            }
+        }
+        swept.retain(|wc| wc.qp_num != gone);
+        self.is_swept.store(!swept.is_empty(), Relaxed);
+    }
+
+    /// Moves what was swept to `out`; how many.
+    #[cold]
+    fn take_swept(&self, out: &mut [IbvWc]) -> usize {
+        let mut swept = self.swept();
+        let n = swept.len().min(out.len());
+        out.iter_mut().zip(swept.drain(..n)).for_each(|(slot, wc)| *slot = wc);
+        self.is_swept.store(!swept.is_empty(), Relaxed);
+        n
+    }
+}
+
+/// The one consumer of a queue.
+#[derive(Debug)]
+pub struct EfaPoller {
+    shared: Arc<EfaCq>,
+    /// Channel and events.
+    plain: CqPoller,
+}
+
+impl EfaPoller {
+    pub(crate) fn new(shared: Arc<EfaCq>) -> Self {
+        Self { plain: CqPoller::new(shared.cq.clone()), shared }
+    }
+
+    /// Past the entries of destroyed queue pairs: each is an error, and taken. An error that stays is one.
+    #[cold]
+    fn past_stale(
+        &self,
+        out: &mut [IbvWc],
+        first: PollCompletionError,
+    ) -> Result<usize, PollCompletionError> {
+        let mut last = first;
+        for _ in 0..=self.shared.cq.depth() {
+            match poll::poll(&self.shared.cq, out) {
+                Err(e @ PollCompletionError::Device(libc::EINVAL)) => last = e,
+                answer => return answer,
+            }
+        }
+        Err(last)
+    }
+}
+
+impl CompletionQueue for EfaPoller {
+    #[inline]
+    fn poll(&mut self, out: &mut [IbvWc]) -> Result<usize, PollCompletionError> {
+        let mut n = match poll::poll(&self.shared.cq, out) {
+            Ok(n) => n,
+            Err(e @ PollCompletionError::Device(libc::EINVAL)) => self.past_stale(out, e)?,
+            Err(e) => return Err(e),
+        };
+        if n < out.len() && self.shared.is_swept.load(Relaxed) {
+            n += self.shared.take_swept(&mut out[n..]);
+        }
+        out.iter_mut().take(n).for_each(complete);
+        Ok(n)
+    }
+
+    fn arm(&mut self, solicited_only: bool) -> Result<(), PollCompletionError> {
+        self.plain.arm(solicited_only)
+    }
+
+    fn channel(&self) -> Option<BorrowedFd<'_>> {
+        self.plain.channel()
+    }
+
+    fn take_events(&mut self) -> Result<u32, PollCompletionError> {
+        self.plain.take_events()
+    }
+}
+
+/// Puts back what libefa leaves out: what a get was, and zeros in the fields that it does not write.
+#[inline]
+fn complete(wc: &mut IbvWc) {
+    const RECEIVED: u32 = 1 << 7;
+    (wc.pkey_index, wc.dlid_path_bits) = (0, 0);
+    if wc.wr_id & GET != 0 {
+        wc.wr_id &= !GET;
+        wc.opcode = WcOpcode::RDMA_READ;
+    }
+    if wc.opcode.0 & RECEIVED == 0 {
+        (wc.byte_len, wc.src_qp, wc.slid, wc.sl) = (0, 0, 0, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stale(wr_id: u64, opcode: WcOpcode) -> IbvWc {
+        let mut wc = IbvWc { wr_id, opcode, byte_len: 9, src_qp: 9, slid: 9, sl: 9, ..IbvWc::default() };
+        (wc.pkey_index, wc.dlid_path_bits) = (9, 9);
+        complete(&mut wc);
+        wc
+    }
+
+    #[test]
+    fn a_get_is_told_from_a_send_and_has_its_own_id() {
+        let wc = stale(5 | GET, WcOpcode::SEND);
+        assert_eq!((wc.wr_id, wc.opcode, wc.byte_len), (5, WcOpcode::RDMA_READ, 0));
+        assert_eq!(stale(5, WcOpcode::SEND).opcode, WcOpcode::SEND);
+    }
+
+    #[test]
+    fn fields_that_libefa_does_not_write_are_zero() {
+        let sent = stale(1, WcOpcode::RDMA_WRITE);
+        assert_eq!((sent.byte_len, sent.src_qp, sent.slid, sent.sl), (0, 0, 0, 0));
+        let received = stale(1, WcOpcode::RECV_RDMA_WITH_IMM);
+        assert_eq!((received.byte_len, received.src_qp, received.slid, received.sl), (9, 9, 9, 9));
+        assert_eq!((received.pkey_index, received.dlid_path_bits), (0, 0));
+    }
+}
