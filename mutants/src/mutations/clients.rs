@@ -13,7 +13,7 @@ super::list! {
     /// Announces without waiting: takes a put for done when it is rung.
     client_waits_for_no_completion { shuffled: true, enqueue: believe, polled: all_done }
     /// Takes the next completion for that of the oldest request, whatever its id.
-    client_counts_completions { shuffled: true, enqueue: believe, polled: oldest_first }
+    client_counts_completions { shuffled: true, enqueue: believe, polled: |w, found| oldest_first(w, found) }
     /// Polls the last byte: takes a put for done once that is there.
     client_polls_the_last_byte { shuffled: true, enqueue: believe, polled: last_byte_there }
 }
@@ -72,7 +72,7 @@ fn last_byte_there(world: &mut World, found: &mut Vec<IbvWc>) {
     tell(world, found, |b| b.last.as_ref().is_some_and(|(at, byte)| at.read().as_deref() == Some(&[*byte])));
 }
 
-fn oldest_first(world: &mut World, found: &mut Vec<IbvWc>) {
+fn oldest_first(world: &mut World, found: &mut [IbvWc]) {
     let at_a = world.polling == End::A;
     let ours = |wc: &&mut IbvWc| matches!(wc.opcode, WcOpcode::RDMA_WRITE | WcOpcode::RDMA_READ) && at_a;
     for wc in found.iter_mut().filter(ours) {
