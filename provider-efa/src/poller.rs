@@ -5,7 +5,7 @@
 
 use crate::work::GET;
 use ibv_core::{
-    CompletionQueue, IbvWc, PollCompletionError, WcOpcode,
+    CompletionQueue, IbvWc, PollCompletionError, WcOpcode, WcStatus,
     verbs::{Cq, CqPoller, poll},
 };
 use std::{
@@ -136,10 +136,30 @@ fn complete(wc: &mut IbvWc) {
         wc.wr_id &= !GET;
         wc.opcode = WcOpcode::RDMA_READ;
     }
+    if wc.status == WcStatus::GENERAL_ERR {
+        wc.status = name(wc.vendor_err);
+    }
     if wc.opcode.0 & RECEIVED == 0 {
         (wc.byte_len, wc.src_qp, wc.slid, wc.sl) = (0, 0, 0, 0);
     }
 }
+
+/// Device statuses (`enum efa_io_comp_status`) that an older libefa has no name for: what newer ones call them.
+#[cold]
+fn name(device_status: u32) -> WcStatus {
+    match device_status {
+        REMOTE_ERROR_BAD_ADDRESS => WcStatus::REM_ACCESS_ERR,
+        REMOTE_ERROR_FEATURE_MISMATCH => WcStatus::REM_INV_REQ_ERR,
+        LOCAL_ERROR_UNREACH_REMOTE => WcStatus::RESP_TIMEOUT_ERR,
+        REMOTE_ERROR_UNKNOWN_PEER => WcStatus::REM_OP_ERR,
+        _ => WcStatus::GENERAL_ERR,
+    }
+}
+
+const REMOTE_ERROR_BAD_ADDRESS: u32 = 7;
+const REMOTE_ERROR_UNKNOWN_PEER: u32 = 14;
+const LOCAL_ERROR_UNREACH_REMOTE: u32 = 15;
+const REMOTE_ERROR_FEATURE_MISMATCH: u32 = 18;
 
 #[cfg(test)]
 mod tests {
@@ -157,6 +177,23 @@ mod tests {
         let wc = stale(5 | GET, WcOpcode::SEND);
         assert_eq!((wc.wr_id, wc.opcode, wc.byte_len), (5, WcOpcode::RDMA_READ, 0));
         assert_eq!(stale(5, WcOpcode::SEND).opcode, WcOpcode::SEND);
+    }
+
+    #[test]
+    fn statuses_that_an_old_libefa_does_not_know_have_their_names() {
+        let of = |status, vendor_err| {
+            let mut wc = IbvWc { status, vendor_err, ..IbvWc::default() };
+            complete(&mut wc);
+            wc.status
+        };
+        assert_eq!(of(WcStatus::GENERAL_ERR, 7), WcStatus::REM_ACCESS_ERR);
+        assert_eq!(of(WcStatus::GENERAL_ERR, 14), WcStatus::REM_OP_ERR);
+        assert_eq!(of(WcStatus::GENERAL_ERR, 99), WcStatus::GENERAL_ERR);
+        assert_eq!(
+            of(WcStatus::RNR_RETRY_EXC_ERR, 7),
+            WcStatus::RNR_RETRY_EXC_ERR,
+            "libefa's own word stands"
+        );
     }
 
     #[test]

@@ -27,6 +27,12 @@ use std::{
 /// The queue pair of [`EfaDomain`](crate::EfaDomain): created through `efadv_create_qp_ex`, driven by the
 /// extended work-request builders. It connects to one peer and reaches any number more
 /// ([`Connected::add_peer`](ibv_core::Connected::add_peer)); each request says whom.
+///
+/// It is its queue pair's single owner, so there is no second one:
+/// ```compile_fail,E0277
+/// fn cloned<T: Clone>() {}
+/// cloned::<provider_efa::EfaQueuePair>();
+/// ```
 #[derive(Debug)]
 pub struct EfaQueuePair {
     qp: SweptQp,
