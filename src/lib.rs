@@ -30,8 +30,8 @@
 //! # Features
 //!
 //! A feature adds a provider or a capability of the core; none changes what the others do, and none is
-//! on by default. `mock` adds the in-process fabric, `mlx5` NVIDIA ConnectX, `verbs` every other device
-//! that libibverbs drives. `topology` adds which device is near which GPU, without any provider. `serde`,
+//! on by default. `mock` adds the in-process fabric, `mlx5` NVIDIA ConnectX, `efa` AWS EFA, `verbs` every
+//! other device that libibverbs drives. `topology` adds which device is near which GPU, without any provider. `serde`,
 //! `tokio`, `tracing` and `recorder` are `ibv-core`'s.
 //!
 //! # Somebody else's provider
@@ -58,6 +58,10 @@ pub use ibv_topology as topology;
 
 /// The provider crates that the features chose, for what only one of them offers.
 pub mod providers {
+    /// AWS Elastic Fabric Adapter: scalable reliable datagrams.
+    #[cfg(feature = "efa")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "efa")))]
+    pub use provider_efa as efa;
     /// NVIDIA ConnectX, driven directly.
     #[cfg(feature = "mlx5")]
     #[cfg_attr(docsrs, doc(cfg(feature = "mlx5")))]
@@ -76,6 +80,8 @@ pub mod providers {
 /// makes new ones; two domains that should meet on the mock's fabric come from one registry.
 pub fn registry() -> Registry {
     let registry = Registry::default();
+    #[cfg(feature = "efa")]
+    let registry = registry.with(providers::efa::EfaProvider::default());
     #[cfg(feature = "mlx5")]
     let registry = registry.with(providers::mlx5::Mlx5Provider);
     #[cfg(feature = "verbs")]

@@ -45,8 +45,8 @@ enum Command {
     /// Certify providers: run the conformance suite on them
     #[command(disable_help_flag = true)]
     Conformance {
-        /// The provider verbs splits puts and gets into work requests of at most BYTES, so that cases about
-        /// splitting run on devices that take longer ones; comes before the suite's arguments
+        /// The providers efa and verbs split puts and gets into work requests of at most BYTES, so that cases
+        /// about splitting run on devices that take longer ones; comes before the suite's arguments
         #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..))]
         max_msg_size: Option<u32>,
         /// Arguments of the suite; see `ibv conformance --help`

@@ -8,8 +8,8 @@ use std::process::ExitCode;
 /// Bytes in a piece of the mock's unordered schedule: less than most messages, and no power of two.
 const PIECE: usize = 24;
 
-/// Runs the suite's command line, whose exit codes these are: 0, 1 where a case failed, 2. `verbs` makes work
-/// requests of at most `max_msg_size` bytes.
+/// Runs the suite's command line, whose exit codes these are: 0, 1 where a case failed, 2. `efa` and `verbs`
+/// make work requests of at most `max_msg_size` bytes.
 pub(crate) fn run(args: Vec<String>, max_msg_size: Option<u32>) -> ExitCode {
     let fixtures = fixtures(max_msg_size);
     let fixtures: Vec<&dyn DynFixture> = fixtures.iter().map(|fixture| &**fixture).collect();
@@ -24,10 +24,10 @@ fn fixtures(max_msg_size: Option<u32>) -> Vec<Box<dyn DynFixture>> {
         let plain = ibv::providers::verbs::VerbsProvider::default();
         max_msg_size.map_or_else(|| plain.clone(), |bytes| plain.clone().with_max_msg_size(bytes))
     };
-    #[cfg(not(feature = "verbs"))]
+    #[cfg(not(any(feature = "efa", feature = "verbs")))]
     let _ = max_msg_size;
     let unordered = Schedule::Unordered { seed: 1, chunk: PIECE };
-    vec![
+    let mut fixtures: Vec<Box<dyn DynFixture>> = vec![
         Box::new(Mock::new(Schedule::InOrder)),
         Box::new(Mock::new(Schedule::InOrder).erased()),
         Box::new(Mock::new(unordered)),
@@ -40,5 +40,29 @@ fn fixtures(max_msg_size: Option<u32>) -> Vec<Box<dyn DynFixture>> {
         Box::new(conformance::Devices::of(verbs())),
         #[cfg(feature = "verbs")]
         Box::new(conformance::Devices::of(verbs()).erased()),
-    ]
+    ];
+    #[cfg(feature = "efa")]
+    fixtures.extend(efa(max_msg_size));
+    fixtures
+}
+
+/// EFA's adapters in pairs, since one does not have to reach itself: each pair by both dispatches.
+#[cfg(feature = "efa")]
+fn efa(max_msg_size: Option<u32>) -> Vec<Box<dyn DynFixture>> {
+    use ibv::{Claim, Provider};
+    let plain = ibv::providers::efa::EfaProvider::default();
+    let provider = max_msg_size.map_or_else(|| plain.clone(), |bytes| plain.clone().with_max_msg_size(bytes));
+    let mut names: Vec<_> = provider.devices().unwrap_or_default();
+    names.retain(|device| matches!(provider.claim(device), Claim::Yes(_)));
+    let devices = || conformance::Devices::of(provider.clone());
+    if names.len() < 2 {
+        return vec![Box::new(devices()), Box::new(devices().erased())];
+    }
+    let pairs = names.chunks_exact(2).map(|pair| [pair[0].name.clone(), pair[1].name.clone()]);
+    pairs
+        .flat_map(|[a, b]| {
+            let named = || devices().named(&a, &b);
+            [Box::new(named()) as Box<dyn DynFixture>, Box::new(named().erased())]
+        })
+        .collect()
 }

@@ -175,12 +175,20 @@ fn bindgen() -> Result<Ran> {
     done(crate::bindgen::run(&["--check".into()]).map_err(|e| e.to_string().into()))
 }
 
-/// Only builds it: the tests of the lane `test` find it in the build folder.
+/// Builds it, for the tests of the lane `test` too, which find it in the build folder; and what EFA can do only
+/// there, for the system's libefa may have no RDMA write.
 fn newer_rdma_core() -> Result<Ran> {
-    match crate::rdma_core::run(&[]) {
-        Ok(()) => Ok(Ran::Passed),
-        Err(why) => Ok(Ran::Not(format!("no newer rdma-core to be had: {why}"))),
+    if let Err(why) = crate::rdma_core::run(&[]) {
+        return Ok(Ran::Not(format!("no newer rdma-core to be had: {why}")));
     }
+    let suite = ["conformance", "--rdma-core", "newest", "--provider", "efa", "--require", "efa"];
+    run(program_of_this().args(suite))?;
+    pair::efa()
+}
+
+/// A command of this program, in a process of its own: it may end that with the suite's exit code.
+fn program_of_this() -> std::process::Command {
+    std::process::Command::new(std::env::current_exe().unwrap_or_else(|_| "xtask".into()))
 }
 
 fn conformance() -> Result<Ran> {

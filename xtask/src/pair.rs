@@ -18,15 +18,29 @@ use std::{
 
 /// What libibverbs needs to find an mlx5 device.
 const PACKAGES: [&str; 2] = ["ibverbs-providers", "libibverbs1"];
-/// Link layer, and the providers of the receiving and of the sending end.
-const PAIRS: [(&str, &str, &str); 3] =
-    [("ib", "mlx5", "mlx5"), ("roce", "verbs", "mlx5"), ("ib", "mlx5", "verbs")];
+/// What `cargo xtask softnic` is told of the devices, and the providers of the receiving and of the sending
+/// end.
+type Pair<'a> = (&'a [&'a str], &'a str, &'a str);
+const IB: &[&str] = &["--link", "ib"];
+const ROCE: &[&str] = &["--link", "roce"];
+const PAIRS: [Pair<'_>; 3] = [(IB, "mlx5", "mlx5"), (ROCE, "verbs", "mlx5"), (IB, "mlx5", "verbs")];
+/// The system's libefa may be too old for RDMA write.
+const EFA: [Pair<'_>; 1] = [(&["--device", "efa", "--rdma-core", "newest"], "efa", "efa")];
 /// For one transfer, however slow the machine.
 const LIMIT: Duration = Duration::from_secs(300);
 /// Names the length of the file in bytes, where it is not this program's that will do.
 pub(crate) const BYTES: &str = "IBV_TRANSFER_BYTES";
 
 pub(crate) fn lane() -> Result<Ran> {
+    pairs(&PAIRS)
+}
+
+/// The same on software EFA adapters under the newest rdma-core.
+pub(crate) fn efa() -> Result<Ran> {
+    pairs(&EFA)
+}
+
+fn pairs(pairs: &[Pair<'_>]) -> Result<Ran> {
     if let Err(why) = debian_packages(&PACKAGES) {
         return Ok(Ran::Not(why.to_string()));
     }
@@ -34,15 +48,15 @@ pub(crate) fn lane() -> Result<Ran> {
     let folder = target().join("pair");
     fs::create_dir_all(&folder)?;
     let source = source(&folder)?;
-    for (link, receiver, sender) in PAIRS {
-        let out = folder.join("received.bin");
+    for (machine, receiver, sender) in pairs {
+        let (out, over) = (folder.join("received.bin"), machine[1]);
         let _ = fs::remove_file(&out);
-        transfer(&ibv, link, (receiver, &out), (sender, &source))?;
+        transfer(&ibv, machine, (receiver, &out), (sender, &source))?;
         if fs::read(&out)? != fs::read(&source)? {
-            return Err(format!("{receiver} received other bytes over {link} than {sender} sent").into());
+            return Err(format!("{receiver} received other bytes over {over} than {sender} sent").into());
         }
         let bytes = fs::metadata(&out)?.len();
-        println!("{sender} to {receiver} over {link}: {bytes} bytes, equal");
+        println!("{sender} to {receiver} over {over}: {bytes} bytes, equal");
     }
     Ok(Ran::Passed)
 }
@@ -57,11 +71,11 @@ fn source(folder: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
-fn transfer(ibv: &Path, link: &str, receiver: (&str, &Path), sender: (&str, &Path)) -> Result<()> {
+fn transfer(ibv: &Path, machine: &[&str], receiver: (&str, &Path), sender: (&str, &Path)) -> Result<()> {
     let session = format!("xtask-pair-{}", std::process::id());
     let end = |(provider, file): (&str, &Path), role: [&str; 2]| {
         let mut command = Command::new(this_program()?);
-        command.args(["softnic", "--link", link, "--session", &session, "--"]);
+        command.arg("softnic").args(machine).args(["--session", &session, "--"]);
         command.arg(ibv).arg("transfer").arg(file).args(role);
         command.args(["--provider", provider, "--chunk", "64K"]).stdin(Stdio::null());
         Ok::<_, Box<dyn std::error::Error>>(command)

@@ -18,7 +18,7 @@ Runs a command on software RDMA devices: unmodified programs over unmodified lib
   --trace FILE      write what the devices do, as JSON lines; `-`: as text, to standard error
   --trace-text FILE the same as text for people; both are described in softnic/README.md
   --strict          report breaches of the hardware's rules on standard error
-  --rdma-core SUITE run on the rdma-core of this Debian suite (built by `cargo xtask rdma-core`)";
+  --rdma-core SUITE run on the rdma-core of this Debian suite, or of the `newest` (built by `cargo xtask rdma-core`)";
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Options {
@@ -41,7 +41,7 @@ pub(crate) fn run(args: &[String]) -> sh::Result<()> {
     command.args(&options.command[1..]).env("LD_PRELOAD", library).env("SOFTNIC_PRELOAD", "1");
     command.envs(options.set);
     if let Some(suite) = options.suite {
-        let build = rdma_core::build(Some(&suite))?;
+        let build = rdma_core::build(Some(suite.as_str()).filter(|suite| *suite != "newest"))?;
         command.env("LD_LIBRARY_PATH", build.join("lib"));
         let path = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{}:{path}", build.join("bin").display()));

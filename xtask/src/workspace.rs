@@ -9,7 +9,7 @@ use std::{
 
 /// Everything that needs no vendor library to build.
 pub(crate) const FEATURES: &str =
-    "ibv/mlx5,ibv/mock,ibv/recorder,ibv/serde,ibv/tokio,ibv/topology,ibv/tracing,ibv/verbs";
+    "ibv/efa,ibv/mlx5,ibv/mock,ibv/recorder,ibv/serde,ibv/tokio,ibv/topology,ibv/tracing,ibv/verbs";
 
 /// `cargo WORDS --workspace --features …`, to which more can be added.
 pub(crate) fn cargo_all<const N: usize>(words: [&str; N]) -> Command {

@@ -134,8 +134,13 @@ impl Cq {
         let waiting = self.total != (self.seen & CONSUMER) as u16;
         let due = match &mut self.arm {
             Arm::Not => return false,
-            // One more than was asked for harms nobody, if it is not one after another.
-            Arm::Perhaps { due } => *due && !unread,
+            // The one that is unread wakes the program, which then polls what came before that.
+            Arm::Perhaps { due } if unread => {
+                *due = false;
+                false
+            }
+            // One more than was asked for harms nobody.
+            Arm::Perhaps { due } => *due,
             Arm::Armed { due: true, .. } => true,
             Arm::Armed { patience, .. } if waiting && *patience > 0 => {
                 *patience -= 1;
@@ -272,6 +277,8 @@ mod tests {
         ring_doorbell(&cq, 1);
         push(&mut cq, 0, 1);
         assert!(!cq.take_event(true), "there is one to read");
+        assert!(!cq.take_event(false), "and the program polled when it read it");
+        push(&mut cq, 0, 2);
         assert!(cq.take_event(false));
         assert!(!cq.take_event(false));
     }
