@@ -54,6 +54,7 @@ fn efa(max_msg_size: Option<u32>) -> Vec<Box<dyn DynFixture>> {
     let provider = max_msg_size.map_or_else(|| plain.clone(), |bytes| plain.clone().with_max_msg_size(bytes));
     let mut names: Vec<_> = provider.devices().unwrap_or_default();
     names.retain(|device| matches!(provider.claim(device), Claim::Yes(_)));
+    names.sort_by(|a, b| a.name.cmp(&b.name));
     let devices = || conformance::Devices::of(provider.clone());
     if names.len() < 2 {
         return vec![Box::new(devices()), Box::new(devices().erased())];
