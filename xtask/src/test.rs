@@ -69,8 +69,9 @@ impl Course {
 
     fn list(&self) -> Option<Vec<&'static Lane>> {
         for lane in self.lanes {
-            let whose = if lane.whose == For::Maintainers { " (maintainers')" } else { "" };
-            println!("{:14}{}{whose}", lane.name, lane.about);
+            let some = self.lanes.iter().any(|l| l.whose == For::Everybody);
+            let whose = if some && lane.whose == For::Maintainers { " (maintainers')" } else { "" };
+            println!("{:16}{}{whose}", lane.name, lane.about);
         }
         None
     }
@@ -144,7 +145,7 @@ fn judge(ran: Result<Ran>, whose: For, ci: bool) -> Outcome {
 impl Course {
     fn summary(&self, results: &[Finished]) -> String {
         let what = self.what;
-        let mut text = format!("\n{what:14} minutes  result\n");
+        let mut text = format!("\n{what:16} minutes  result\n");
         for Finished { lane, took, outcome } in results {
             let result = match outcome {
                 Outcome::Passed => "passed".into(),
@@ -152,7 +153,7 @@ impl Course {
                 Outcome::NotRun(why) => format!("NOT RUN: {}", first_line(why)),
                 Outcome::Missing(why) => format!("FAILED, must run and did not: {}", first_line(why)),
             };
-            text += &format!("{:14} {:7.1}  {result}\n", lane.name, minutes(*took));
+            text += &format!("{:16} {:7.1}  {result}\n", lane.name, minutes(*took));
         }
         let count = |want: fn(&Outcome) -> bool| results.iter().filter(|r| want(&r.outcome)).count();
         let (passed, failed) = (count(|o| *o == Outcome::Passed), count(Outcome::is_failure));
