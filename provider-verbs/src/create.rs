@@ -238,3 +238,51 @@ fn builders(qp: &Qp, shape: Shape) -> Option<NonNull<ibv_qp_ex>> {
     let atomics = ops.wr_atomic_cmp_swp.is_some() && ops.wr_atomic_fetch_add.is_some();
     (all && (atomics || !shape.atomics)).then_some(ex)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{VerbsProvider, fake};
+    use ibv_core::Provider;
+    use ibv_sys::ibv_context;
+    use std::cell::Cell;
+
+    thread_local! {
+        /// `comp_mask` and `create_flags` of the last queue pair that libmlx5 was asked for.
+        static ASKED: Cell<Option<(u64, u32)>> = const { Cell::new(None) };
+    }
+
+    unsafe extern "C" fn refusing(
+        _: *mut ibv_context,
+        _: *mut ibv_qp_init_attr_ex,
+        mlx5: *mut mlx5dv_qp_init_attr,
+    ) -> *mut ibv_qp {
+        // SAFETY: the caller's own, and valid for the call.
+        let mlx5 = unsafe { *mlx5 };
+        ASKED.set(Some((mlx5.comp_mask, mlx5.create_flags)));
+        std::ptr::null_mut()
+    }
+
+    #[test]
+    fn libmlx5_is_told_not_to_scatter_to_cqe() {
+        let real = match ibv_sys::mlx5dv() {
+            Ok(real) => real,
+            Err(e) => return println!("skipped: no libmlx5 to take the other functions from: {e}"),
+        };
+        let dv = Mlx5dv { mlx5dv_create_qp: refusing, ..**real };
+        fake::reset();
+        let provider = VerbsProvider::over(fake::library());
+        let device = provider.devices().unwrap().remove(1);
+        let domain = provider.open(&device).unwrap();
+        let cq = Cq::create(domain.pd().context(), 8, false).unwrap();
+        let shape = Shape { cap: ibv_qp_cap::default(), atomics: false };
+        assert!(without_scatter(&dv, domain.pd(), shape, &cq, &cq).is_err(), "nothing was made");
+        let (mask, flags) = ASKED.take().expect("libmlx5 was asked");
+        assert_ne!(
+            mask & u64::from(MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS),
+            0,
+            "or the flags are not read"
+        );
+        assert_ne!(flags & MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE, 0);
+    }
+}
