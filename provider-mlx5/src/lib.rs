@@ -3,10 +3,12 @@
 //!
 //! Who does what: `wqe.rs` and `cqe.rs` know the bytes, `ring.rs` the counters, `doorbell.rs` the order
 //! towards the device, `poller.rs` the order from it, `dv.rs` calls libmlx5, `seed.rs` is the seeds' struct over all of it.
+//! `decode.rs` reads the same bytes for people and tests, apart from all of these.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
 
 pub mod cqe;
+pub mod decode;
 pub mod doorbell;
 pub mod ring;
 pub mod seed;

@@ -16,7 +16,7 @@ use ibv_core::{
 };
 use ibv_sys as sys;
 use proptest::{prelude::*, test_runner::TestRunner};
-use provider_mlx5::{IbvQueuePair, SeedDomain};
+use provider_mlx5::{IbvQueuePair, SeedDomain, decode};
 use rdmaxcel_sys as shim;
 use std::{
     mem,
@@ -391,6 +391,53 @@ fn by_header(ours: &mut Ours, spec: &Spec) -> Vec<u8> {
     bytes
 }
 
+/// Fails with both entries in words where they differ.
+fn same_entry(ours: &[u8], theirs: &[u8], what: &str) {
+    let say = |bytes| decode::request(bytes, 0);
+    assert!(ours == theirs, "{what}\nours:\n{}theirs:\n{}", say(ours), say(theirs));
+}
+
+/// The entry, decoded, is the request that was posted, and nothing is wrong with it.
+fn asks_for(entry: &[u8], spec: &Spec, ours: &mut Ours) {
+    let listing = decode::request(entry, 0);
+    let (view, rkey) = (ours.region.view(), ours.region.remote().rkey);
+    let range = |(at, len): &(u16, u16)| decode::Local::Range {
+        addr: view.addr() + u64::from(*at),
+        len: (*len).into(),
+        lkey: view.lkey(),
+    };
+    let local = match &spec.inline {
+        Some(bytes) if bytes.is_empty() => vec![],
+        Some(bytes) => vec![decode::Local::Inline(bytes.clone())],
+        None => spec.ranges.iter().map(range).collect(),
+    };
+    let sends = matches!(spec.op, Op::Send | Op::SendWithImm(_));
+    let remote = if sends { (0, 0) } else { (view.addr() + 2048 + u64::from(spec.remote), rkey) };
+    let wanted = decode::Request {
+        op: spec.op,
+        index: ours.at as u16,
+        qpn: ours.qp.queue_pair().get_qp_info().unwrap().qp_num,
+        segments: (entry.len() / 16) as u8,
+        signaled: spec.signaled,
+        solicited: spec.solicited,
+        fence: spec.fence,
+        remote,
+        local,
+    };
+    assert_eq!(listing.value.as_ref(), Some(&wanted), "{spec:?}\n{listing}");
+    assert_eq!(listing.faults, [], "{listing}");
+}
+
+/// libmlx5's entry says the same, but for numbers and keys of its own.
+fn asks_for_the_same(theirs: &[u8], ours: &[u8]) {
+    let (theirs, ours) = (decode::request(theirs, 0), decode::request(ours, 0));
+    let bare = |request: &Option<decode::Request>| {
+        request.as_ref().map(|r| (r.op, r.segments, r.signaled, r.solicited, r.fence, r.remote.0))
+    };
+    assert_eq!(bare(&theirs.value), bare(&ours.value), "{theirs}{ours}");
+    assert_eq!(theirs.faults, [], "{theirs}");
+}
+
 fn same_completion(ours: &IbvWc, theirs: &sys::ibv_wc) {
     assert_eq!((ours.status.0, ours.opcode.0), (theirs.status.0, theirs.opcode.0), "{ours:?}");
     // For a sender libmlx5 says that there is an immediate and stores none; then `imm` would be made up.
@@ -427,8 +474,11 @@ fn rings_and_completions_are_libmlx5s_and_the_headers() {
             let (mine, n) = wqe(buf, blocks, ours.at);
             let (theirs, m) = wqe(twin.buf, twin.blocks, twin_at);
             let header = by_header(&mut ours, spec);
-            assert_eq!(mine, header, "round {round}: the header's, {spec:?}");
-            assert_eq!(masked(mine, spec), masked(theirs, spec), "round {round}: libmlx5's, {spec:?}");
+            same_entry(&mine, &header, &format!("round {round}: the header's, {spec:?}"));
+            asks_for(&mine, spec, &mut ours);
+            asks_for_the_same(&theirs, &mine);
+            let (mine, theirs) = (masked(mine, spec), masked(theirs, spec));
+            same_entry(&mine, &theirs, &format!("round {round}: libmlx5's, {spec:?}"));
             (ours.at, twin_at) = (ours.at + n, twin_at + m);
             kinds[spec.inline.is_some() as usize] += 1;
             kinds[2] += u32::from(n > 1);

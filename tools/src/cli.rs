@@ -19,6 +19,7 @@ use std::{
     time::Duration,
 };
 
+mod decode;
 mod perf;
 
 /// RDMA put and get through whichever provider the host has.
@@ -42,6 +43,9 @@ enum Command {
     /// Measure bandwidth and latency of write, read and send, as perftest does
     #[command(after_long_help = perf_help())]
     Perf(perf::PerfArgs),
+    /// Say in words what a dump of a queue, or a trace of software devices, holds, and what is wrong with it
+    #[command(after_long_help = decode_help())]
+    Decode(decode::DecodeArgs),
     /// Certify providers: run the conformance suite on them
     #[command(disable_help_flag = true)]
     Conformance {
@@ -149,6 +153,10 @@ fn perf_help() -> String {
     format!("{}\n{}", perf::EXAMPLES, exit_codes())
 }
 
+fn decode_help() -> String {
+    format!("{}\n{}", decode::EXAMPLES, exit_codes())
+}
+
 /// A remark that changes nothing.
 fn note(what: String) {
     eprintln!("{what}");
@@ -185,6 +193,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>, registry: &dyn Fn() -> Regi
         Command::Doctor(args) => doctor(&args, registry),
         Command::Transfer(args) => transfer(&args, registry()),
         Command::Perf(args) => perf::run(&args, registry()),
+        Command::Decode(args) => decode::run(&args),
         Command::Conformance { max_msg_size, args } => return conformance::run(args, max_msg_size),
     };
     match done {

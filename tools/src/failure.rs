@@ -31,6 +31,17 @@ pub enum Failure {
     /// `ibv doctor` found nothing that can be used; what it found is on standard output.
     #[error("no RDMA device of that machine can be used: {0} error(s), listed above with what to do")]
     Unusable(usize),
+    /// `ibv decode` found entries that are wrong; what, is on standard output.
+    #[error("{0} thing(s) are wrong, each named behind its entry")]
+    Malformed(usize),
+    /// What should be decoded is neither a dump nor a trace.
+    #[error("{path}: is no dump: {why}")]
+    NotADump {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
     /// The file is no snapshot of `ibv doctor`.
     #[error("{path}: is no snapshot of ibv doctor: {why}; write one with --snapshot")]
     NotASnapshot {
@@ -172,12 +183,13 @@ pub enum Failure {
 
 impl Failure {
     /// Every exit code and what it says, in order.
-    pub const CODES: [(u8, &str); 26] = [
+    pub const CODES: [(u8, &str); 28] = [
         (0, "success"),
         (1, "the library, a device, the operating system or a conformance case failed"),
         (2, "wrong usage"),
         (3, "no device, or no provider of that name"),
         (5, "doctor: no device can be used; what to do is printed"),
+        (6, "decode: something is wrong with what was decoded; it is printed"),
         (10, "the file does not exist"),
         (11, "the file can not be read"),
         (12, "a directory or something else that is no regular file"),
@@ -192,13 +204,17 @@ impl Failure {
         (25, "the peer gave up; its reason is printed"),
         (26, "perf: the two ends' settings differ"),
         (30, "the provider can not join two processes"),
-        (31, "perf: the device can not do that, or the settings make no sense together"),
+        (
+            31,
+            "perf, decode: the device or this build can not do that, or the settings make no sense together",
+        ),
         (40, "checksums differ"),
         (41, "perf: the bytes that arrived are not those that were sent"),
         (50, "the file is no snapshot of ibv doctor"),
         (51, "another release wrote the snapshot"),
         (52, "the snapshot can not be written"),
         (53, "perf: the report can not be written"),
+        (54, "the file is no dump that decode can read"),
     ];
 
     /// The exit code.
@@ -207,6 +223,7 @@ impl Failure {
             Self::Rdma(e) if e.kind() == ErrorKind::NoDevice => 3,
             Self::Rdma(_) | Self::Post(_) | Self::Poll(_) | Self::WorkRequest(_) | Self::Io { .. } => 1,
             Self::Unusable(_) => 5,
+            Self::Malformed(_) => 6,
             Self::Missing(_) => 10,
             Self::Unreadable { .. } => 11,
             Self::NotAFile { .. } => 12,
@@ -228,6 +245,7 @@ impl Failure {
             Self::SnapshotVersion { .. } => 51,
             Self::SnapshotUnwritable { .. } => 52,
             Self::ReportUnwritable { .. } => 53,
+            Self::NotADump { .. } => 54,
         }
     }
 
@@ -254,6 +272,8 @@ mod tests {
             Failure::NotASnapshot { path: path.clone(), why: "x".into() },
             Failure::SnapshotVersion { path: path.clone(), theirs: 2, ours: 1 },
             Failure::SnapshotUnwritable { path: path.clone(), source: io() },
+            Failure::Malformed(1),
+            Failure::NotADump { path: path.clone(), why: "x".into() },
             Failure::Missing(path.clone()),
             Failure::Unreadable { path: path.clone(), source: io() },
             Failure::NotAFile { path: path.clone(), what: "a directory" },

@@ -11,6 +11,7 @@
 
 mod cli;
 mod conformance;
+mod decode;
 mod devices;
 mod doctor;
 mod failure;

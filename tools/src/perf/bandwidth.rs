@@ -8,7 +8,7 @@ use super::{
     pace::{Finished, Pace},
 };
 use crate::{Failure, wire::Link};
-use ibv::{Connected, IbvDomainImpl, IbvQueuePair, IbvWc, PostError, WcOpcode};
+use ibv::{Connected, IbvDomainImpl, IbvQueuePair, IbvWc, PostError, Request, WcOpcode};
 use std::time::{Duration, Instant};
 
 /// Completions taken at a time, as perftest takes them.
@@ -47,11 +47,10 @@ pub(super) fn run<I: IbvDomainImpl, L: Link>(
     };
     let expected = stop.is_none().then(|| limit.saturating_mul(settings.qps.into()));
     let limit = if part.sends { limit } else { 0 };
-    let mut queues = Vec::new();
-    for place in &parts.places {
-        let message = Message::new(settings.operation, *place, parts.region, inline)?;
-        queues.push(Queue { message, posted: 0, limit, unsignaled: 0 });
-    }
+    let messages =
+        parts.places.iter().map(|place| Message::new(settings.operation, *place, parts.region, inline));
+    let messages: Vec<_> = messages.collect::<Result<_, _>>()?;
+    let queues = messages.iter().map(|message| Queue::new(message, limit)).collect();
     let loads = Loads { job, part, parts, queues, stop: stop.filter(|_| part.sends), expected, received: 0 };
     loads.run(pace)
 }
@@ -132,7 +131,7 @@ impl<I: IbvDomainImpl> Loads<'_, I> {
         if self.stop.is_some_and(|stop| start.elapsed() >= stop) {
             self.stop = None;
             for queue in &mut self.queues {
-                queue.limit = queue.posted + u64::from(queue.unsignaled > 0);
+                queue.limit = queue.posted + u64::from(queue.silent > 0);
             }
         }
     }
@@ -143,12 +142,23 @@ impl<I: IbvDomainImpl> Loads<'_, I> {
 }
 
 /// A lane's messages.
-struct Queue<'r> {
-    message: Message<'r>,
+struct Queue<'m> {
+    signaled: Request<'m>,
+    unsignaled: Request<'m>,
     posted: u64,
     /// Messages in all; without end where time decides.
     limit: u64,
-    unsignaled: u32,
+    /// Since the last one that asked for its completion.
+    silent: u32,
+    /// Messages that fit for sure; looked up anew once it is too little.
+    room: u32,
+}
+
+impl<'m> Queue<'m> {
+    fn new(message: &'m Message<'_>, limit: u64) -> Self {
+        let signaled = message.request();
+        Self { signaled, unsignaled: signaled.unsignaled(), posted: 0, limit, silent: 0, room: 0 }
+    }
 }
 
 /// Posts as many lists as there is room for; how many messages.
@@ -157,7 +167,10 @@ fn fill<Q: IbvQueuePair>(qp: &mut Connected<Q>, queue: &mut Queue<'_>, job: &Job
     let before = queue.posted;
     loop {
         let count = (queue.limit - queue.posted).min(job.post_list.into()) as u32;
-        if count == 0 || qp.free_slots() < count {
+        if count > queue.room {
+            queue.room = qp.free_slots();
+        }
+        if count == 0 || count > queue.room {
             return Ok(queue.posted - before);
         }
         post(qp, queue, job, count)?;
@@ -172,16 +185,16 @@ fn post<Q: IbvQueuePair>(
     job: &Job,
     count: u32,
 ) -> Result<(), PostError> {
+    queue.room -= count;
     let mut batch = qp.batch();
     for _ in 0..count {
         queue.posted += 1;
-        queue.unsignaled += 1;
-        let request = queue.message.request();
-        if queue.unsignaled >= job.cq_mod || queue.posted == queue.limit {
-            queue.unsignaled = 0;
-            let _ids = batch.push(&request)?;
-        } else {
-            let _ids = batch.push(&request.unsignaled())?;
+        queue.silent += 1;
+        let speaks = queue.silent >= job.cq_mod || queue.posted == queue.limit;
+        let request = if speaks { &queue.signaled } else { &queue.unsignaled };
+        let _ids = batch.push(request)?;
+        if speaks {
+            queue.silent = 0;
         }
     }
     batch.ring()

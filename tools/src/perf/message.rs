@@ -33,8 +33,7 @@ impl<'r> Message<'r> {
         self.inline.as_deref_mut()
     }
 
-    /// The request for it.
-    #[inline]
+    /// The request for it; made once for a whole row.
     pub(super) fn request(&self) -> Request<'_> {
         let op = match self.op {
             Operation::Read => return Request::get(slice::from_ref(&self.place.dst), self.place.remote),

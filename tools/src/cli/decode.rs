@@ -1,0 +1,62 @@
+//! `ibv decode`: arguments and output. What dumps and traces say is module `decode`'s.
+
+use super::{print, print_json};
+use crate::{
+    Failure,
+    decode::{self, Device, Format, Kind},
+};
+use clap::Args;
+use std::path::PathBuf;
+
+/// What help ends with.
+pub(super) const EXAMPLES: &str = "\
+Every field is printed with its place, its bytes, the name that the vendor's header gives it and what it says;
+what is wrong with an entry follows it, and the exit code is 6.
+
+A dump is what xxd, hexdump -C, od -tx1 or a debugger (x/64xb) prints, plain hexadecimal in the order of memory, or
+the bytes themselves. A trace that software devices wrote (cargo xtask softnic --trace FILE) is recognised by itself.
+
+Examples:
+  xxd -p wqe.bin | ibv decode              send entries
+  ibv decode --kind ring sq.hex            a send queue, with gaps and where it goes on
+  ibv decode --kind cqe --slot 128 cq.bin  completions in slots of 128 bytes
+  ibv decode --kind receive --slot 32 rq.bin
+  ibv decode trace.jsonl                   what a program did to a device
+";
+
+#[derive(Debug, Args)]
+pub(super) struct DecodeArgs {
+    /// The dump or the trace [default: standard input]
+    file: Option<PathBuf>,
+    /// What a dump is of
+    #[arg(long, value_enum, default_value = "wqe")]
+    kind: Kind,
+    /// Whose formats; a trace says it itself
+    #[arg(long, value_enum, default_value = "mlx5")]
+    device: Device,
+    /// Bytes of a slot of completions or receives [default: 64 for completions, all of it for one receive]
+    #[arg(long, value_name = "BYTES", value_parser = slot)]
+    slot: Option<usize>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+fn slot(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(bytes) if (16..=65536).contains(&bytes) && bytes % 16 == 0 => Ok(bytes),
+        _ => Err(format!("{text} is no multiple of 16 between 16 and 65536")),
+    }
+}
+
+/// Runs the command.
+pub(super) fn run(args: &DecodeArgs) -> Result<(), Failure> {
+    let format = Format { device: args.device, kind: args.kind, slot: args.slot };
+    let report = decode::report(args.file.as_deref(), format)?;
+    if args.json {
+        print_json(&report)?
+    } else {
+        print(&report)?
+    }
+    report.verdict()
+}
