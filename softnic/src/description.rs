@@ -5,6 +5,7 @@ use serde::Deserialize;
 use crate::efa::limits::Limits;
 use crate::fabric::packet::Address;
 use crate::fabric::wire::WireDescription;
+use crate::incident::{Incident, Scheduled};
 
 /// A port's link layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -164,7 +165,7 @@ pub enum Abi {
 }
 
 /// All devices of a machine.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Description {
     /// Which calls are answered.
@@ -176,6 +177,9 @@ pub struct Description {
     /// What lies between them, where it is not perfect.
     #[serde(rename = "wire", default)]
     pub wires: Vec<WireDescription>,
+    /// What befalls them, and when.
+    #[serde(rename = "event", default)]
+    pub events: Vec<Scheduled>,
 }
 
 /// A description that can't be used.
@@ -202,6 +206,9 @@ impl Description {
         }
         let known = |name: &str| description.devices.iter().any(|d| d.name == name);
         description.wires.iter().try_for_each(|w| w.check(known)).map_err(DescriptionError::Value)?;
+        for event in &description.events {
+            check_event(event, &description.devices).map_err(DescriptionError::Value)?;
+        }
         Ok(description)
     }
 
@@ -210,12 +217,12 @@ impl Description {
     /// InfiniBand ports have a link-local GID; RoCE ports a link-local and an IPv4 pair, each as v1 and v2.
     pub fn standard(link: Link, count: u16) -> Self {
         let devices = (0..count).map(|i| standard_device(link, i)).collect();
-        Self { abi: Abi::Native, devices, wires: Vec::new() }
+        Self { devices, ..Self::default() }
     }
 
     /// `count` EFA devices named `rdmap0s6`, `rdmap1s6`, …, of the newest generation, each with one address.
     pub fn efa(count: u16) -> Self {
-        Self { abi: Abi::Native, devices: (0..count).map(efa_device).collect(), wires: Vec::new() }
+        Self { devices: (0..count).map(efa_device).collect(), ..Self::default() }
     }
 }
 
@@ -320,6 +327,22 @@ fn efa_device(index: u16) -> DeviceDescription {
         uar: Uar::Dynamic,
         efa: Limits::default(),
     }
+}
+
+fn check_event(event: &Scheduled, devices: &[DeviceDescription]) -> Result<(), String> {
+    let name = &event.device;
+    let Some(device) = devices.iter().find(|d| d.name == *name) else {
+        return Err(format!("event at {}: there is no device {name:?}", event.at));
+    };
+    let port = match &event.what {
+        Incident::PortDown(port) | Incident::PortUp(port) => *port,
+        Incident::GidChange(change) => change.port,
+        _ => return Ok(()),
+    };
+    if port == 0 || port as usize > device.ports.len() {
+        return Err(format!("event at {}: device {name} has no port {port}", event.at));
+    }
+    Ok(())
 }
 
 fn standard_guid(index: u16) -> u64 {

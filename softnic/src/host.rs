@@ -1,14 +1,15 @@
 //! The machine: its devices, the contexts that programs opened, and the engine behind them. One per process, under one lock.
 //! Where the lock is and who calls is in [`crate::drive`] and [`crate::preload`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{IntoRawFd, RawFd};
 
-use crate::description::{Description, DeviceDescription};
+use crate::description::{Description, DeviceDescription, PortDescription};
 use crate::drive::Choices;
 use crate::efa;
 use crate::fabric::Fabric;
+use crate::incident::Scheduled;
 use crate::mlx5::qp::async_event;
 use crate::mlx5::{self, Engine};
 use crate::uverbs::Errno;
@@ -39,6 +40,10 @@ pub struct Host {
     pub(crate) domains: BTreeMap<u32, u32>,
     /// Address handles by their numbers.
     pub(crate) addresses: BTreeMap<u32, AddressHandle>,
+    /// Incidents to come.
+    pub(crate) schedule: Vec<Scheduled>,
+    /// Devices that failed.
+    pub(crate) failed: BTreeSet<usize>,
     descriptors: BTreeMap<RawFd, u32>,
     next_context: u32,
     /// The context whose register pages were looked at last.
@@ -62,6 +67,8 @@ impl Host {
         engine.shared.fabric = fabric;
         let efa = efa::Engine::new(&description);
         Self {
+            schedule: description.events.clone(),
+            failed: BTreeSet::new(),
             description,
             engine,
             efa,
@@ -141,6 +148,13 @@ impl Host {
         any | self.scan_rest()
     }
 
+    /// Looks at the register pages of a context: what was rung before a command is seen before it.
+    pub(crate) fn see_doorbells(&mut self, id: u32) {
+        if let Some(context) = self.contexts.get(&id) {
+            scan_context(&mut self.engine, id, context);
+        }
+    }
+
     /// Looks at the register pages of a few contexts, in turn, and at the session's sockets.
     pub fn scan_some(&mut self) {
         for _ in 0..SHARE {
@@ -198,12 +212,13 @@ impl Host {
 
     /// Runs timers that are due at the present time; true if there were any.
     pub fn run_timers(&mut self) -> bool {
-        self.engine.run_timers() | self.efa.run_timers(&mut self.engine.shared)
+        self.run_schedule() | self.engine.run_timers() | self.efa.run_timers(&mut self.engine.shared)
     }
 
     /// When something is due that only time brings, in nanoseconds.
     pub fn next_time(&self) -> Option<u64> {
-        self.engine.next_time().into_iter().chain(self.efa.next_time()).min()
+        let scheduled = self.schedule.iter().map(Scheduled::time).min();
+        [self.engine.next_time(), self.efa.next_time(), scheduled].into_iter().flatten().min()
     }
 
     /// Sends the events that are due; true if there were any.
@@ -239,9 +254,7 @@ impl Host {
 
     /// Takes a port (its number, from 1) down or up: what it carries, what it says of itself, and the event that tells.
     pub fn set_port(&mut self, device: usize, number: u32, active: bool) {
-        let port = (number as usize).checked_sub(1);
-        let devices = &mut self.description.devices;
-        let Some(port) = port.and_then(|i| devices.get_mut(device)?.ports.get_mut(i)) else { return };
+        let Some(port) = self.described_port(device, number) else { return };
         port.active = active;
         let addresses = port.addresses();
         let faults = &mut self.engine.shared.faults;
@@ -251,11 +264,12 @@ impl Host {
             faults.stop_port(addresses)
         }
         let event_type = if active { async_event::PORT_ACTIVE } else { async_event::PORT_ERR };
-        let event = AsyncEvent { element: u64::from(number), event_type, reserved: 0 };
-        for context in self.contexts.values_mut().filter(|c| c.device == device) {
-            if let Some(channel) = &mut context.async_channel {
-                channel.send(bytemuck::bytes_of(&event));
-            }
-        }
+        self.tell_device(device, u64::from(number), event_type);
+    }
+
+    /// The description of a port, to change it.
+    pub(crate) fn described_port(&mut self, device: usize, number: u32) -> Option<&mut PortDescription> {
+        let index = (number as usize).checked_sub(1)?;
+        self.description.devices.get_mut(device)?.ports.get_mut(index)
     }
 }

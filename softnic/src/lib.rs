@@ -12,6 +12,7 @@ pub mod event;
 pub mod fabric;
 pub mod fault;
 pub mod host;
+pub mod incident;
 pub mod log;
 pub mod memory;
 pub mod mlx5;

@@ -12,6 +12,7 @@ use crate::fabric::session::Session;
 use crate::fabric::wire::Wires;
 use crate::fault::Fault;
 use crate::host::Host;
+use crate::incident::Incident;
 use crate::trace::{Breach, Event, Format, Sink};
 use crate::{fork, preload, sysfs, tree};
 
@@ -229,6 +230,11 @@ impl Softnic {
     /// Takes a port up again.
     pub fn start_port(&self, device: usize, port: u32) {
         self.with(|host| host.set_port(device, port, true));
+    }
+
+    /// Lets an incident befall a device (its index in the description).
+    pub fn befall(&self, device: usize, incident: &Incident) {
+        self.with(|host| host.befall(device, incident));
     }
 
     /// Takes the trace so far.

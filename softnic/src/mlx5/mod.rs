@@ -161,7 +161,7 @@ impl Engine {
     fn deliver(&mut self, packet: &Packet) {
         let (source, target) = (packet.source, packet.target);
         self.shared.trace.packet(Action::Delivered, packet);
-        let qp = self.qps.get_mut(&target);
+        let qp = self.qps.get_mut(&target).filter(|qp| !qp.frozen);
         match &packet.body {
             Body::Reply(reply) => {
                 if let Some(qp) = qp {
@@ -192,7 +192,7 @@ impl Engine {
     }
 
     /// A completion queue that overran takes its queue pairs along; they can report nothing any more.
-    fn kill_overrun(&mut self) {
+    pub(crate) fn kill_overrun(&mut self) {
         if !std::mem::take(&mut self.shared.overrun) {
             return;
         }

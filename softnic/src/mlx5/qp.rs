@@ -161,6 +161,8 @@ pub struct Qp {
     pub async_events: u32,
     /// State.
     pub state: QpState,
+    /// Its device failed: it does nothing any more.
+    pub frozen: bool,
     /// Attributes.
     pub attr: QpAttr,
     /// Its port, once it has one.
@@ -207,6 +209,7 @@ impl Qp {
             all_signalled: false,
             async_events: 0,
             state: QpState::Reset,
+            frozen: false,
             attr: QpAttr::default(),
             port: Port::default(),
             local: Address::default(),
@@ -335,6 +338,12 @@ impl Qp {
         }
     }
 
+    /// Its device failed.
+    pub(crate) fn freeze(&mut self) {
+        self.frozen = true;
+        self.requester.stop();
+    }
+
     /// libmlx5 zeroes both records and its own indices at the same moment.
     pub(crate) fn reset(&mut self) {
         (self.fetched, self.rung, self.taken) = (0, 0, 0);
@@ -347,6 +356,7 @@ impl Qp {
     /// Whether the flush has anything to report. A send queue in error leaves the receives alone.
     pub(crate) fn must_flush(&self) -> bool {
         match self.state {
+            _ if self.frozen => false,
             QpState::Error => {
                 self.requester.oldest().is_some() || self.unfetched() != 0 || self.untaken() != 0
             }

@@ -136,7 +136,7 @@ impl Qp {
     fn next_send(&self, now: u64) -> Next {
         let requester = &self.requester;
         let waits = requester.not_before.is_some_and(|t| now < t);
-        if !matches!(self.state, QpState::Rts | QpState::Sqd) || waits {
+        if !matches!(self.state, QpState::Rts | QpState::Sqd) || waits || self.frozen {
             return Next::Nothing;
         }
         if requester.cursor < requester.flight.len() {

@@ -68,7 +68,10 @@ impl Host {
         if let Some(errno) = self.engine.shared.faults.on_command() {
             return Err(Errno(errno));
         }
-        let result = self.dispatch(context, command, call);
+        let result = match takes_away(command) {
+            true => self.dispatch(context, command, call),
+            false => self.check_alive(context).and_then(|()| self.dispatch(context, command, call)),
+        };
         crate::log::debug(|| format!("command {command:#x}: {result:?}"));
         result
     }
@@ -318,6 +321,19 @@ impl Host {
         let response_length = call.driver_output.len.min(size_of::<mlx5::ModifyQpResp>()) as u32;
         call.driver_output.put(&mlx5::ModifyQpResp { response_length, ..Default::default() })
     }
+}
+
+/// Commands that a failed device still carries out.
+fn takes_away(command: u32) -> bool {
+    matches!(
+        command,
+        cmd::DEALLOC_PD
+            | cmd::DESTROY_AH
+            | cmd::DEREG_MR
+            | cmd::DESTROY_CQ
+            | cmd::DESTROY_QP
+            | cmd::DESTROY_SRQ
+    )
 }
 
 fn channel(fd: i32) -> Option<RawFd> {

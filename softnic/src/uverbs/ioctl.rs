@@ -120,6 +120,17 @@ impl Attributes {
     }
 }
 
+/// Methods that make something, or ask for it: what a failed device refuses. Older commands are looked at in `invoke`.
+fn makes(object: u16, method: u16) -> bool {
+    match object {
+        ioctl::OBJECT_DEVICE => method != 0,
+        ioctl::OBJECT_MR => method != 1,
+        ioctl::OBJECT_CQ | ioctl::OBJECT_QP | ioctl::OBJECT_SRQ => method == 0,
+        mlx5::ioctl::OBJECT_UAR => method == mlx5::ioctl::METHOD_UAR_ALLOC,
+        _ => false,
+    }
+}
+
 impl Host {
     /// An ioctl whose header is at `addr` in the program.
     pub fn ioctl(&mut self, context: u32, addr: u64) -> Result<(), Errno> {
@@ -128,7 +139,10 @@ impl Host {
         }
         let (header, attributes) = Attributes::read(addr)?;
         let (object, method) = (header.object_id, header.method_id);
-        let result = self.method(context, (object, method), &attributes);
+        let result = match self.check_alive(context) {
+            Err(errno) if makes(object, method) => Err(errno),
+            _ => self.method(context, (object, method), &attributes),
+        };
         crate::log::debug(|| format!("ioctl object {object:#x} method {method:#x}: {result:?}"));
         result
     }

@@ -17,6 +17,7 @@ impl Host {
         if self.kind(context)? == Kind::Efa {
             return self.modify_efa_qp(context, new);
         }
+        self.see_doorbells(context);
         let (from, port, transport) = {
             let qp = self.qp(context, new.qp_handle)?;
             let port = if new.attr_mask & mask::PORT != 0 { new.port_num } else { qp.attr.port };

@@ -290,6 +290,7 @@ impl Host {
             return self.destroy_efa_qp(context, qpn);
         }
         self.qp(context, qpn)?;
+        self.see_doorbells(context);
         self.engine.check_destroyed(qpn);
         let qp = self.engine.qps.remove(&qpn).ok_or(Errno::INVAL)?;
         self.send_events();

@@ -21,6 +21,7 @@ impl Host {
 
     /// Changes a region. A change that is refused leaves it as it was.
     pub fn rereg_mr(&mut self, context: u32, new: &ReregMr) -> Result<(), Errno> {
+        self.only_mlx5(context)?;
         if new.flags == 0 || new.flags & !(TRANSLATION | DOMAIN | ACCESS) != 0 {
             return Err(Errno::INVAL);
         }

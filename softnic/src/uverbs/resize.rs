@@ -28,6 +28,7 @@ impl Host {
         cqe: u32,
         driver: &mlx5::ResizeCq,
     ) -> Result<u32, Errno> {
+        self.only_mlx5(context)?;
         self.check_cq(context, cqn)?;
         if cqe == 0 || cqe > MAX_CQE {
             return Err(Errno::INVAL);
@@ -44,6 +45,7 @@ impl Host {
 
     /// Sets the moderation of a completion queue's events.
     pub fn modify_cq(&mut self, context: u32, new: &ExModifyCq) -> Result<(), Errno> {
+        self.only_mlx5(context)?;
         self.check_cq(context, new.cq_handle)?;
         if new.attr_mask & !MODERATE != 0 {
             return Err(Errno::OPNOTSUPP);

@@ -1,5 +1,6 @@
 //! Shared receive queues: made, limited, asked and destroyed. How receives are taken is in [`crate::mlx5::srq`].
 
+use crate::description::Kind;
 use crate::host::Host;
 use crate::mlx5::abi as mlx5;
 use crate::mlx5::async_event;
@@ -41,6 +42,7 @@ impl Host {
         new: NewSrq,
         driver: &mlx5::CreateSrq,
     ) -> Result<abi::CreateSrqResp, Errno> {
+        self.only_mlx5(context)?;
         self.check_pd(context, new.pd)?;
         if driver.flags & SIGNATURE != 0 {
             return Err(Errno::OPNOTSUPP);
@@ -132,6 +134,11 @@ impl Host {
         let unread =
             self.context(context)?.async_channel.as_mut().map_or(0, |c| c.take_back(srq.user_handle));
         Ok(DestroySrqResp { events_reported: srq.async_events.saturating_sub(unread) })
+    }
+
+    /// What devices of other kinds don't have.
+    pub(crate) fn only_mlx5(&self, context: u32) -> Result<(), Errno> {
+        if self.kind(context)? == Kind::Mlx5 { Ok(()) } else { Err(Errno::OPNOTSUPP) }
     }
 
     pub(crate) fn check_srq(&self, context: u32, number: u32) -> Result<(), Errno> {
