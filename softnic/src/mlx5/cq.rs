@@ -1,8 +1,6 @@
 //! Completion queues of mlx5: the ring, the producer's counter, overrun, and the arming of events. What completes is not
 //! decided here.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use ibv_core::WcStatus;
 
 use crate::fault::Faults;
@@ -273,79 +271,6 @@ pub struct CqSide<'a> {
     pub trace: &'a mut Trace,
     /// The device's clock in nanoseconds.
     pub now: u64,
-}
-
-/// All completion queues of the process, by number.
-#[derive(Debug, Default)]
-pub struct Cqs {
-    list: BTreeMap<u32, Cq>,
-    /// Those that are armed.
-    armed: BTreeSet<u32>,
-    /// By context and the register page on which they are armed.
-    pages: BTreeMap<(u32, usize), BTreeSet<u32>>,
-}
-
-impl Cqs {
-    /// Adds a queue, whose page is set; answers its number.
-    pub fn insert(&mut self, cq: Cq) -> u32 {
-        let cqn = (1..).find(|n| !self.list.contains_key(n)).expect("fewer than 2^32 queues");
-        self.pages.entry((cq.context, cq.page)).or_default().insert(cqn);
-        self.list.insert(cqn, cq);
-        cqn
-    }
-
-    /// The register of a page was written: takes the requests of its queues.
-    pub fn arm_page(&mut self, context: u32, page: usize) {
-        for cqn in self.pages.get(&(context, page)).into_iter().flatten() {
-            if let Some(cq) = self.list.get_mut(cqn) {
-                cq.take_arm();
-                if cq.is_armed() {
-                    self.armed.insert(*cqn);
-                }
-            }
-        }
-    }
-
-    /// The armed ones.
-    pub fn armed(&self) -> impl Iterator<Item = &Cq> {
-        self.armed.iter().filter_map(|cqn| self.list.get(cqn))
-    }
-
-    /// Shows the armed ones to `tell`, and forgets those that are no longer armed.
-    pub fn tell_armed(&mut self, mut tell: impl FnMut(&mut Cq)) {
-        let list = &mut self.list;
-        self.armed.retain(|cqn| {
-            list.get_mut(cqn).is_some_and(|cq| {
-                tell(cq);
-                cq.is_armed()
-            })
-        });
-    }
-
-    /// A queue.
-    pub fn get(&self, cqn: u32) -> Option<&Cq> {
-        self.list.get(&cqn)
-    }
-
-    /// A queue, to change it.
-    pub fn get_mut(&mut self, cqn: u32) -> Option<&mut Cq> {
-        self.list.get_mut(&cqn)
-    }
-
-    /// Removes a queue.
-    pub fn remove(&mut self, cqn: u32) -> Option<Cq> {
-        let cq = self.list.remove(&cqn)?;
-        self.armed.remove(&cqn);
-        if let Some(page) = self.pages.get_mut(&(cq.context, cq.page)) {
-            page.remove(&cqn);
-        }
-        Some(cq)
-    }
-
-    /// All of them, to read.
-    pub fn iter(&self) -> impl Iterator<Item = (&u32, &Cq)> {
-        self.list.iter()
-    }
 }
 
 #[cfg(test)]

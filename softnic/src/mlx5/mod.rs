@@ -5,6 +5,7 @@ pub mod abi;
 pub mod async_event;
 pub mod cq;
 pub mod cqe;
+pub mod cqs;
 pub mod moderation;
 pub mod port;
 pub mod qp;
