@@ -83,6 +83,12 @@ pub(crate) fn build(suite: Option<&str>) -> sh::Result<PathBuf> {
     Ok(out)
 }
 
+/// Whether any version has been built.
+pub(crate) fn is_built() -> bool {
+    let sources = std::fs::read_dir(folder()).into_iter().flatten().flatten();
+    sources.into_iter().any(|source| source.path().join("build/.built").is_file())
+}
+
 /// Mirrors have been seen without the Debian part of a package that their lists name. apt leaves the upstream part, which it
 /// has checked, in the folder: that builds as well.
 fn unpack_upstream(version: &Version) -> sh::Result<PathBuf> {
