@@ -2,7 +2,7 @@
 //! summed up is `test.rs`'s.
 
 use crate::{
-    new_provider, pair, sanitizers,
+    new_provider, pair, rdma_core, sanitizers,
     sh::{Result, cargo, debian_packages, nightly, program, root, run, succeeds, target},
     suite, tidy, vm,
     workspace::{FEATURES, cargo_all},
@@ -133,7 +133,7 @@ fn test() -> Result<Ran> {
     let others = format!("not (kind(test) & ({suites}))");
     let mut apart = cargo_all(["nextest", "run", "--no-fail-fast", "-E", &others]);
     // What was built for the tests has to be used by them.
-    if env::var_os("CI").is_some() && target().join("rdma-core").is_dir() {
+    if env::var_os("CI").is_some() && rdma_core::is_built() {
         apart.env("IBV_REQUIRE", "softnic-tools");
     }
     let apart = run(&mut apart);
@@ -178,7 +178,7 @@ fn bindgen() -> Result<Ran> {
 /// Builds it, for the tests of the lane `test` too, which find it in the build folder; and what EFA can do only
 /// there, for the system's libefa may have no RDMA write.
 fn newer_rdma_core() -> Result<Ran> {
-    if let Err(why) = crate::rdma_core::run(&[]) {
+    if let Err(why) = rdma_core::run(&[]) {
         return Ok(Ran::Not(format!("no newer rdma-core to be had: {why}")));
     }
     let suite = ["conformance", "--rdma-core", "newest", "--provider", "efa", "--require", "efa"];
