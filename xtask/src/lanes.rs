@@ -140,7 +140,8 @@ fn test() -> Result<Ran> {
     let mut together = program("timeout", ["--kill-after=10", SUITES_LIMIT]);
     let cargo = cargo_all(["test", "--no-fail-fast", "--quiet"]);
     together.arg(cargo.get_program()).args(cargo.get_args());
-    let together = run(together.args(SUITES.iter().flat_map(|name| ["--test", *name])));
+    together.args(SUITES.iter().flat_map(|name| ["--test", *name]));
+    let together = run(together.args(["--", "--quiet"]));
     apart.and(together)?;
     Ok(Ran::Passed)
 }
