@@ -9,7 +9,7 @@ use crate::{
     limits::srd_caps,
     peers::AddressBook,
     poller::{EfaCq, EfaPoller},
-    probe::probe,
+    probe::{grants, probe},
     queue_pair::{EfaQueuePair, Ingredients},
     version,
 };
@@ -30,6 +30,8 @@ use std::{
 pub struct EfaDomain {
     caps: Caps,
     lacks: String,
+    /// Rights that a region may give to peers. The others nobody could use, so they are left out.
+    grants: Access,
     nothing: Nothing,
     peers: Arc<AddressBook>,
     /// Held while a queue pair is made or destroyed; see `poller.rs`.
@@ -74,6 +76,7 @@ impl EfaDomain {
         Ok(Self {
             caps,
             lacks: version::lacks(&attr),
+            grants: grants(&pd)?,
             nothing: Nothing::register(&pd)?,
             peers: Arc::new(AddressBook::new(pd.clone())),
             births: Arc::default(),
@@ -141,7 +144,7 @@ impl IbvDomainImpl for EfaDomain {
             return Err(Error::new(ErrorKind::InvalidConfig, "reg_mr", detail));
         }
         // SAFETY: forwarded contract.
-        unsafe { Mr::register(&self.pd, mem, access) }
+        unsafe { Mr::register(&self.pd, mem, access & self.grants) }
     }
 
     unsafe fn register_dmabuf(
@@ -153,7 +156,7 @@ impl IbvDomainImpl for EfaDomain {
         access: Access,
     ) -> Result<Mr, Error> {
         // SAFETY: forwarded contract.
-        unsafe { Mr::register_dmabuf(&self.pd, fd, offset, len, iova, access) }
+        unsafe { Mr::register_dmabuf(&self.pd, fd, offset, len, iova, access & self.grants) }
     }
 
     fn events(&self) -> Result<Box<dyn EventSource>, Error> {

@@ -2,14 +2,15 @@
 //! completion channels and dma-bufs. Each is tried once when a device is opened, and nothing of it is left.
 #![allow(unsafe_code)]
 //! # Safety
-//! The queue pair that is asked about is alive; what is registered is a pipe, which has no memory.
+//! The queue pair that is asked about is alive; what is registered is a byte of this file's own, or a pipe, which
+//! has no memory.
 
 use crate::{
     create::{Shape, create},
     limits::Found,
 };
 use ibv_core::{
-    Access, Error, ErrorKind,
+    Access, Error, ErrorKind, HeapMemory, RegionMemory, Registration,
     verbs::{Cq, Mr, Pd, Qp},
 };
 use ibv_sys::{EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE, Efadv, efadv_device_attr, efadv_wq_attr};
@@ -31,6 +32,31 @@ pub(crate) fn probe(efadv: &Efadv, pd: &Arc<Pd>, attr: &efadv_device_attr) -> Re
         dmabuf: registers_dmabufs(pd),
         channels: pd.context().comp_vectors() > 0 && Cq::create(pd.context(), 1, true).is_ok(),
     })
+}
+
+/// The rights of peers that the device gives at all: one without RDMA write refuses a region that asks for it
+/// (`efa_reg_mr`, drivers/infiniband/hw/efa/efa_verbs.c), whatever libefa knows of writes.
+///
+/// # Errors
+/// `OutOfResources` where there is no byte to try it on.
+pub(crate) fn grants(pd: &Arc<Pd>) -> Result<Access, Error> {
+    let memory = HeapMemory::zeroed(1)?;
+    let takes = |right: Access| {
+        // SAFETY: the memory is this function's own, and outlives the region, which is gone at once; where it
+        // can not be revoked, the memory is never freed.
+        let region = unsafe { Mr::register(pd, memory.as_raw(), Access::LOCAL_WRITE | right) };
+        region.map(|mut mr| mr.deregister())
+    };
+    let (mut grants, mut stuck) = (Access::ALL - Access::REMOTE_READ - Access::REMOTE_WRITE, false);
+    for right in [Access::REMOTE_READ, Access::REMOTE_WRITE] {
+        let taken = takes(right);
+        grants.set(right, taken.is_ok());
+        stuck |= matches!(taken, Ok(Err(_)));
+    }
+    if stuck {
+        std::mem::forget(memory);
+    }
+    Ok(grants)
 }
 
 /// 0 where libefa does not say, and where it says that there is no limit.
