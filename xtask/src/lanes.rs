@@ -116,8 +116,16 @@ const SUITES: [&str; 4] = ["conformance", "mimic", "mock", "softnic"];
 const SUITES_LIMIT: &str = "600";
 
 /// What tests compare with or run unmodified: the C compiler and headers, the vendor libraries, the tools.
-const TESTS_NEED: [&str; 6] =
-    ["gcc", "ibverbs-providers", "ibverbs-utils", "libc6-dev", "libibverbs-dev", "perftest"];
+const TESTS_NEED: [&str; 8] = [
+    "gcc",
+    "ibverbs-providers",
+    "ibverbs-utils",
+    "libc6-dev",
+    "libfabric-bin",
+    "libibverbs-dev",
+    "perftest",
+    "ucx-utils",
+];
 
 fn test() -> Result<Ran> {
     match debian_packages(&TESTS_NEED) {
