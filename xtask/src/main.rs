@@ -10,6 +10,7 @@ mod full;
 mod lanes;
 mod new_provider;
 mod pair;
+mod perftest;
 mod rdma_core;
 mod sanitizers;
 mod sh;

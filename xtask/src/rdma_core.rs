@@ -4,14 +4,14 @@
 use std::path::{Path, PathBuf};
 
 use crate::debian::{Archive, SUITES, Version};
-use crate::sh;
+use crate::{perftest, sh};
 
 const USAGE: &str = "usage: cargo xtask rdma-core [--suite SUITE] [--list]
 
 Downloads the rdma-core source package of a Debian suite (the newest one known, unless --suite names another),
 builds libibverbs, librdmacm, the providers mlx5, efa and rxe, and the tools of ibverbs-utils in target/rdma-core, and
-prints the folder. Uses the system's apt configuration with
-another suite; installs the build's own tools (cmake, ninja, headers of libnl) where they are missing.
+prints the folder; then a perftest that fits it, in target/perftest. Uses the system's apt configuration with
+another suite; installs the build's own tools (cmake, ninja, headers of libnl, autotools) where they are missing.
 
 To run a program on it: LD_LIBRARY_PATH=FOLDER/lib PATH=FOLDER/bin:$PATH";
 
@@ -54,6 +54,11 @@ pub(crate) fn run(args: &[String]) -> sh::Result<()> {
         }
     }
     let folder = build(suite.as_deref())?;
+    match perftest::build(&folder) {
+        Ok(tools) => eprintln!("perftest: {}", tools.display()),
+        // The libraries are there all the same; who needs the tools says that they are missing.
+        Err(why) => eprintln!("perftest: {why}"),
+    }
     println!("{}", folder.display());
     Ok(())
 }
@@ -70,10 +75,7 @@ pub(crate) fn build(suite: Option<&str>) -> sh::Result<PathBuf> {
     sh::debian_packages(&BUILD_PACKAGES)?;
     let archive = archive()?;
     let version = pick(&archive.source_versions("rdma-core")?, suite)?;
-    let source = match archive.unpack_source("rdma-core", &version, &folder()) {
-        Ok(source) => source,
-        Err(why) => unpack_upstream(&version).map_err(|e| format!("{why}; and {e}"))?,
-    };
+    let source = source(&archive, "rdma-core", &version, &folder())?;
     let out = source.join("build");
     let stamp = out.join(".built");
     if !stamp.exists() {
@@ -89,26 +91,39 @@ pub(crate) fn is_built() -> bool {
     sources.into_iter().any(|source| source.path().join("build/.built").is_file())
 }
 
+/// Downloads and unpacks one version of a source package under `into`; gives its folder.
+pub(crate) fn source(
+    archive: &Archive,
+    package: &str,
+    version: &Version,
+    into: &Path,
+) -> sh::Result<PathBuf> {
+    match archive.unpack_source(package, version, into) {
+        Ok(source) => Ok(source),
+        Err(why) => Ok(unpack_upstream(package, version, into).map_err(|e| format!("{why}; and {e}"))?),
+    }
+}
+
 /// Mirrors have been seen without the Debian part of a package that their lists name. apt leaves the upstream part, which it
 /// has checked, in the folder: that builds as well.
-fn unpack_upstream(version: &Version) -> sh::Result<PathBuf> {
-    let name = format!("rdma-core_{}.orig.tar.gz", version.upstream());
-    let tarball = folder().join(&name);
+fn unpack_upstream(package: &str, version: &Version, folder: &Path) -> sh::Result<PathBuf> {
+    let name = format!("{package}_{}.orig.tar.gz", version.upstream());
+    let tarball = folder.join(&name);
     if !tarball.is_file() {
         return Err(format!("apt left no {name}").into());
     }
     eprintln!(
-        "the mirror lacks Debian's changes to rdma-core {}: building its upstream source",
+        "the mirror lacks Debian's changes to {package} {}: building its upstream source",
         version.full
     );
-    let source = folder().join(format!("rdma-core-{}", version.upstream()));
+    let source = folder.join(format!("{package}-{}", version.upstream()));
     std::fs::create_dir_all(&source)?;
     let (into, tarball) = (source.display().to_string(), tarball.display().to_string());
     sh::run(&mut sh::program("tar", ["-xf", &tarball, "--strip-components=1", "-C", &into]))?;
     Ok(source)
 }
 
-fn archive() -> sh::Result<Archive> {
+pub(crate) fn archive() -> sh::Result<Archive> {
     Archive::open(&sh::target().join("debian"))
 }
 
