@@ -290,7 +290,7 @@ fn a_queue_pair_talks_to_itself_and_to_another_device() {
 fn datagrams_go_and_those_that_find_no_taker_are_lost() {
     both(Limits::default(), |rig| {
         let (a, b) = pair(rig, Shape { ud: true, ..Shape::default() });
-        b.recv(1, &[(0, 64)]);
+        b.recv(1, &[(0, 104)]);
         a.memory.put(0, &[5; 64]);
         let wrong = srd::To { qkey: 0x9999, ..b.to() };
         a.post(1, Op::Send, wrong, 0, 64);
@@ -298,8 +298,8 @@ fn datagrams_go_and_those_that_find_no_taker_are_lost() {
         a.post(2, Op::SendImm(9), b.to(), 0, 64);
         rig.expect(a.cq, 2, IBV_WC_SUCCESS);
         let got = rig.expect(b.cq, 1, IBV_WC_SUCCESS);
-        assert_eq!((got.byte_len, got.src_qp), (64, a.qpn()));
-        assert_eq!(b.memory.get(0, 64), [5; 64]);
+        assert_eq!((got.byte_len, got.src_qp), (40 + 64, a.qpn()));
+        assert_eq!(b.memory.get(40, 64), [5; 64], "behind the room for a header");
         a.post(3, Op::Send, b.to(), 0, 64);
         rig.expect(a.cq, 3, IBV_WC_SUCCESS);
         rig.settle();
