@@ -22,7 +22,8 @@ fn tool(core: &RdmaCore, name: &str) -> Option<String> {
         .map(|dir| dir.filter_map(|e| Some(e.ok()?.path())).filter(|p| p.join(".built").is_file()).collect())
         .unwrap_or_default();
     if built.is_empty() {
-        missing("no newer perftest is built: cargo xtask rdma-core");
+        // A newer rdma-core may have been built before there was anything to build beside it.
+        println!("skipped: no newer perftest is built: cargo xtask rdma-core");
     }
     built.iter().max().map(|folder| folder.join(name).display().to_string())
 }
