@@ -46,11 +46,11 @@ pub struct Host {
     pub(crate) failed: BTreeSet<usize>,
     descriptors: BTreeMap<RawFd, u32>,
     next_context: u32,
-    /// The context whose register pages were looked at last.
-    scanned: u32,
+    /// The context and page that were looked at last.
+    scanned: (u32, usize),
 }
 
-/// Contexts that are looked at in a step while there is other work: one page costs as much as a request.
+/// Register pages that are looked at in a step while there is other work: each costs a good part of a request.
 const SHARE: usize = 2;
 
 fn scan_context(engine: &mut Engine, id: u32, context: &Context) -> bool {
@@ -77,7 +77,7 @@ impl Host {
             addresses: BTreeMap::new(),
             descriptors: BTreeMap::new(),
             next_context: 1,
-            scanned: 0,
+            scanned: (0, 0),
         }
     }
 
@@ -155,15 +155,29 @@ impl Host {
         }
     }
 
-    /// Looks at the register pages of a few contexts, in turn, and at the session's sockets.
+    /// Looks at a few register pages, in turn, and at the session's sockets.
     pub fn scan_some(&mut self) {
         for _ in 0..SHARE {
-            let next = self.contexts.range(self.scanned + 1..).next().or_else(|| self.contexts.iter().next());
-            let Some((id, context)) = next else { break };
-            self.scanned = *id;
-            scan_context(&mut self.engine, *id, context);
+            let Some((id, page)) = self.next_page() else { break };
+            self.scanned = (id, page);
+            if let Some(DeviceFile::Registers(pages)) = self.contexts.get(&id).map(|c| &c.file) {
+                self.engine.scan_page(id, pages, page);
+            }
         }
         self.scan_rest();
+    }
+
+    /// The page after the one that was looked at last: of its context, of the next ones, or the first of all.
+    fn next_page(&self) -> Option<(u32, usize)> {
+        let (context, page) = self.scanned;
+        let first = |(id, context): (&u32, &Context), from| match &context.file {
+            DeviceFile::Registers(pages) => pages.in_use_from(from).map(|page| (*id, page)),
+            _ => None,
+        };
+        let mut here = self.contexts.range(context..=context).filter_map(|c| first(c, page + 1));
+        let mut later = self.contexts.range(context + 1..).filter_map(|c| first(c, 0));
+        let mut any = self.contexts.iter().filter_map(|c| first(c, 0));
+        here.next().or_else(|| later.next()).or_else(|| any.next())
     }
 
     fn scan_rest(&mut self) -> bool {

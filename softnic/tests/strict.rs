@@ -2,6 +2,7 @@
 
 mod rig;
 
+use ibv_sys::*;
 use rig::raw::Raw;
 use rig::*;
 use softnic::Config;
@@ -126,4 +127,21 @@ fn a_consumer_that_runs_ahead_is_reported() {
         rig.nic.run();
         Breach::ConsumerAhead { cqn: 1, consumer: 3, producer: 0 }
     });
+}
+
+#[test]
+fn a_queue_pair_that_goes_right_after_its_doorbell_broke_no_rule() {
+    let Some(mut rig) = Rig::start(Config::thread()) else { return };
+    for i in 0..100 {
+        let (mut a, b) = rig.pair(Shape::default());
+        (0..4).for_each(|id| a.post(&a.request(id, IBV_WR_RDMA_WRITE, 0, 8, &b, 0)));
+        if i % 2 == 0 {
+            assert_eq!(a.modify(&mut attr(IBV_QPS_RESET), IBV_QP_STATE), 0);
+            a.to_init(Shape::default());
+        } else {
+            a.destroy_qp();
+        }
+    }
+    rig.settle();
+    assert_eq!(rig.nic.take_breaches(), []);
 }

@@ -36,6 +36,11 @@ pub(crate) const STEPS: &[Lane] = &[
         kill,
     ),
     step(
+        "scale",
+        "2^20 operations between 64 software devices, everybody to everybody, every byte and count right",
+        scale,
+    ),
+    step(
         "differential",
         "hundreds of generated programs against the model, on each of the mock's schedules",
         differential,
@@ -117,6 +122,11 @@ fn many() -> Result<Ran> {
 
 fn kill() -> Result<Ran> {
     done(run(cargo_all(["test", "--test", "kill"]).env("SOFTNIC_KILLS", "200")))
+}
+
+fn scale() -> Result<Ran> {
+    let test = ["test", "--release", "--package", "softnic", "--test", "scale"];
+    done(run(cargo(test).env("SOFTNIC_OPERATIONS", "1048576")))
 }
 
 fn differential() -> Result<Ran> {

@@ -1,6 +1,14 @@
 //! Maintainers' commands: `cargo xtask help`. A thin dispatcher; each command is in a file of its own.
 #![forbid(unsafe_code)]
 
+/// Like the standard ones, which panic once the reader of a pipe went away (`cargo xtask help | head`).
+macro_rules! print {
+    ($($what:tt)*) => { $crate::sh::say(format_args!($($what)*)) };
+}
+macro_rules! println {
+    ($($what:tt)*) => { $crate::sh::say(format_args!("{}\n", format_args!($($what)*))) };
+}
+
 mod abi;
 mod bench;
 mod bindgen;

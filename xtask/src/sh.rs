@@ -11,6 +11,16 @@ use std::{
 
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
+/// Prints to standard output. Without a reader there is nobody to go on for: ends as a program does that `SIGPIPE` ends.
+pub(crate) fn say(what: std::fmt::Arguments<'_>) {
+    use std::io::{ErrorKind, Write};
+    match std::io::stdout().lock().write_fmt(what) {
+        Err(e) if e.kind() == ErrorKind::BrokenPipe => std::process::exit(141),
+        // Output that can't be written anywhere else is lost.
+        _ => {}
+    }
+}
+
 /// The workspace's folder.
 pub(crate) fn root() -> &'static Path {
     let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -59,19 +59,20 @@ impl Engine {
 
     /// Looks at the register pages of a context; true if any was written.
     pub fn scan(&mut self, context: u32, pages: &UarPages) -> bool {
-        let mut any = false;
-        for page in pages.in_use() {
-            let written = pages.take_doorbells(page);
-            if !written.is_empty() {
-                any = true;
-                self.ring_page(context, page, &written);
-            }
-            if pages.take_arm(page) {
-                any = true;
-                self.shared.cqs.arm_page(context, page);
-            }
+        pages.in_use().fold(false, |any, page| self.scan_page(context, pages, page) | any)
+    }
+
+    /// Looks at one page.
+    pub fn scan_page(&mut self, context: u32, pages: &UarPages, page: usize) -> bool {
+        let written = pages.take_doorbells(page);
+        if !written.is_empty() {
+            self.ring_page(context, page, &written);
         }
-        any
+        let armed = pages.take_arm(page);
+        if armed {
+            self.shared.cqs.arm_page(context, page);
+        }
+        armed || !written.is_empty()
     }
 
     /// Runs every queue pair of the page up to its record: doorbells that overwrote each other lose nothing.

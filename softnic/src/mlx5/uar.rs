@@ -117,6 +117,11 @@ impl UarPages {
         self.users.keys().copied()
     }
 
+    /// The first page to look at from this one on.
+    pub fn in_use_from(&self, page: usize) -> Option<usize> {
+        self.users.range(page..).next().map(|(page, _)| *page)
+    }
+
     /// Takes the register writes of a page.
     pub fn take_doorbells(&self, page: usize) -> Vec<Doorbell> {
         let slots = (0..HALVES).map(|half| page * PAGE + FIRST_REGISTER + half * HALF);

@@ -137,11 +137,11 @@ impl Mesh {
     /// Checks what `rounds` rounds from `from` left at both sides, of which each fourth was of one kind.
     pub fn check(&self, (from, to): (usize, usize), rounds: std::ops::Range<u64>, counted_before: u64) {
         let of_kind = |kind| rounds.clone().filter(move |r| r % 4 == kind);
-        if let Some(last) = of_kind(0).last() {
+        if let Some(last) = of_kind(0).next_back() {
             assert_eq!(self.number(to, WRITTEN), stamp(from, last), "{from} wrote to {to}");
         }
         assert_eq!(self.counted(to), counted_before + of_kind(1).count() as u64, "{from} counted at {to}");
-        if of_kind(2).last() > of_kind(1).last() {
+        if of_kind(2).next_back() > of_kind(1).next_back() {
             assert_eq!(self.number(from, FETCHED), to as u64 ^ 0x5eed, "{from} read from {to}");
         }
     }
