@@ -23,7 +23,9 @@ pub(super) fn of(facts: &Snapshot, device: &Device) -> Option<Finding> {
         (true, false) => "gets and sends only",
         _ => "puts and sends only",
     };
-    let old = efa_library(facts, device).filter(|version| write && *version < EFA_WRITE);
+    let by_efa = device.driver.as_deref() == Some("efa") || opener.provider == "efa";
+    let old = by_efa.then(|| efa_library(facts)).flatten();
+    let old = old.filter(|version| write && *version < EFA_WRITE);
     let (wanted, action) = match old {
         Some(_) => (
             format!("libefa of rdma-core {EFA_WRITE} or newer, the first that asks for RDMA write"),
@@ -43,11 +45,8 @@ pub(super) fn of(facts: &Snapshot, device: &Device) -> Option<Finding> {
     )
 }
 
-/// The rdma-core that libefa is of, where libefa drives the device: `1.2.44.0` is of 44.
-fn efa_library(facts: &Snapshot, device: &Device) -> Option<u32> {
-    if device.driver.as_deref() != Some("efa") {
-        return None;
-    }
+/// The rdma-core that libefa is of: `1.2.44.0` is of 44.
+fn efa_library(facts: &Snapshot) -> Option<u32> {
     match &facts.library("libefa")?.state {
         LibraryState::Loaded { file_version, .. } => file_version.as_ref()?.split('.').nth(2)?.parse().ok(),
         _ => None,
