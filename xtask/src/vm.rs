@@ -9,11 +9,12 @@ mod pair;
 
 use crate::{
     lanes::Ran,
-    sh::{Result, debian_packages, output, program},
+    sh::{Result, debian_packages, output, program, target},
+    workspace::program_of_ours,
 };
 use kernel::Kernel;
 use machine::{Accelerator, Ended, Guest};
-use std::{process::exit, time::Duration};
+use std::{fs, process::exit, time::Duration};
 
 const USAGE: &str = "usage: cargo xtask vm [OPTION]... -- COMMAND [ARGUMENT]...
        cargo xtask vm [OPTION]... conformance [--json] [ARGUMENT OF THE SUITE]...
@@ -143,6 +144,17 @@ impl Lab {
     fn run(&self, name: &str, command: &[String], aloud: bool) -> Result<Ended> {
         Guest { aloud, ..self.guest(name, command) }.boot(&self.kernel, self.accelerator)?.wait()
     }
+}
+
+/// The command line, built and laid where no later build replaces it: a guest reads its pages from here while
+/// it runs.
+fn ibv() -> Result<String> {
+    let built = program_of_ours("ibv")?;
+    let (partial, kept) = (target().join("vm/ibv.partial"), target().join("vm/ibv"));
+    fs::create_dir_all(target().join("vm"))?;
+    fs::copy(built, &partial)?;
+    fs::rename(partial, &kept)?;
+    Ok(kept.display().to_string())
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@ use super::{Lab, machine::Ended, machine::Guest, machine::Wire};
 use crate::{
     demo,
     sh::{Result, output, program, target},
-    workspace::program_of_ours,
 };
 use std::{env, fs, path::PathBuf, process};
 
@@ -18,7 +17,7 @@ const LISTENS: &str = "listening on 10.9.0.1:7471";
 const HOW: &str = "--provider verbs --chunk 64K --depth 16 --timeout 120";
 
 pub(super) fn run_pair(lab: &Lab) -> Result<()> {
-    let ibv = program_of_ours("ibv")?.display().to_string();
+    let ibv = super::ibv()?;
     let source = source()?.display().to_string();
     let sent = sum(&output(&mut program("sha256sum", [&source]))?)?;
     let socket = Socket(env::temp_dir().join(format!("xtask-vm-{}.sock", process::id())));
