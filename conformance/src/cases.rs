@@ -308,6 +308,7 @@ case_list! { $;
         nothing_completes_after_a_drop [write];
         completion_queue_outlives_its_queue_pairs [write];
         forgotten_poller_harms_nobody [write];
+        a_reset_queue_pair_connects_again [write];
     }
     capabilities {
         put_is_as_advertised [];

@@ -19,6 +19,7 @@ use crate::{
     domain::IbvDomain,
     endpoint::IbvPath,
     error::{Error, ErrorKind, PollCompletionError, WorkRequestError},
+    gid::Mtu,
     post::Plain,
     provider::{CompletionQueue, IbvDomainImpl},
     wc::PollTarget,
@@ -48,12 +49,28 @@ pub struct QpCore {
     /// The domain's capabilities, narrowed to what the queue pair was created with.
     limits: Caps,
     config: IbvConfig,
+    /// What of it a connection replaces by what was negotiated.
+    offered: Offered,
     #[cfg(feature = "recorder")]
     pub(crate) log: PosterLog,
     connected: bool,
     /// Claimed by the first `poll_completion`; before `cqs`, so that they go back first.
     pollers: [Option<Box<dyn CompletionQueue>>; 2],
     cqs: [Arc<dyn CqHandle>; 2],
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Offered {
+    path_mtu: Mtu,
+    max_rd_atomic: u8,
+    max_dest_rd_atomic: u8,
+}
+
+impl Offered {
+    fn of(config: &IbvConfig) -> Self {
+        let IbvConfig { path_mtu, max_rd_atomic, max_dest_rd_atomic, .. } = *config;
+        Self { path_mtu, max_rd_atomic, max_dest_rd_atomic }
+    }
 }
 
 impl QpCore {
@@ -89,6 +106,7 @@ impl QpCore {
             limits,
             #[cfg(feature = "recorder")]
             log: PosterLog::new(config.flight_recorder),
+            offered: Offered::of(&config),
             config,
             connected: false,
             pollers: [None, None],
@@ -133,6 +151,16 @@ impl QpCore {
         self.config.max_rd_atomic = path.rd_atomic;
         self.config.max_dest_rd_atomic = path.dest_rd_atomic;
         self.send.admit();
+    }
+
+    /// As after creation, but for the ids, which go on.
+    pub(crate) fn restart(&mut self) {
+        self.connected = false;
+        let Offered { path_mtu, max_rd_atomic, max_dest_rd_atomic } = self.offered;
+        self.config.path_mtu = path_mtu;
+        (self.config.max_rd_atomic, self.config.max_dest_rd_atomic) = (max_rd_atomic, max_dest_rd_atomic);
+        self.send.forgive();
+        self.recv.admit();
     }
 
     /// Takes no more requests.

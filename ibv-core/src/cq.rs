@@ -1,29 +1,35 @@
 //! A shared completion queue and its one poller.
 //!
 //! The exclusive half (`I::Poller`, a few words) lives in a `Mutex<Option<_>>` while nobody polls.
-//! Claiming moves it out, dropping the claim moves it back: a lock at each hand-over, none at a poll,
-//! and no unsafe. A forgotten poller leaves the slot empty for good, so the queue is unpollable but
+//! Claiming moves it out, dropping the claim moves it back: a lock at each hand-over, none at a poll.
+//! A forgotten poller leaves the slot empty for good, so the queue is unpollable but
 //! nothing is aliased.
 //!
 //! Routes: see `core.rs`. A route that closes keeps its slot and its share of the depth until the
 //! queue has been seen empty after the close; only then can no stale completion name it. (One that never
 //! posted needs no such proof.)
+#![allow(unsafe_code)]
+//! # Safety
+//! The one block moves the exclusive half out of a poller that is being dropped, so that no poll has to ask
+//! whether it is there.
 
 use crate::{
     core::Route,
     domain::{DomainShared, IbvDomain},
     error::{Error, ErrorKind, PollCompletionError},
-    provider::{CompletionQueue, CqConfig, IbvDomainImpl},
+    provider::{CompletionQueue, CqConfig, Glance, IbvDomainImpl},
     sync::{
         AtomicU64, Mutex, MutexGuard,
-        Ordering::{Acquire, Release},
+        Ordering::{Acquire, Relaxed, Release},
     },
     wc::IbvWc,
     wr::SEQ_BITS,
 };
 use std::{
     fmt,
+    mem::ManuallyDrop,
     os::fd::BorrowedFd,
+    slice,
     sync::{Arc, PoisonError},
 };
 
@@ -52,6 +58,12 @@ struct Slot {
     route: Option<Arc<Route>>,
     /// The value of `closes` that closed it.
     closed: Option<u64>,
+}
+
+/// The slot of the route that a completion names.
+#[inline]
+fn slot_of(wc: &IbvWc) -> u16 {
+    (wc.wr_id >> SEQ_BITS) as u16
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -93,7 +105,8 @@ impl<I: IbvDomainImpl> IbvCq<I> {
         }
         let imp = lock(&self.parked).take().ok_or(PollCompletionError::Claimed)?;
         routes.sole = sole;
-        Ok(Poller { imp: Some(imp), table: routes.table(), reaped: 0, cq: self.clone() })
+        let (imp, table, last) = (ManuallyDrop::new(imp), routes.table(), Arc::new(Route::nobody()));
+        Ok(Poller { imp, last, table, strange: 0, reaped: 0, cq: self.clone() })
     }
 
     /// Gives `route` a slot and its share of the depth.
@@ -169,8 +182,11 @@ impl<I: IbvDomainImpl> CqHandle for IbvCq<I> {
 /// The right to poll one queue. `Send`, so a thread can own it; not `Clone`.
 #[derive(Debug)]
 pub struct Poller<I: IbvDomainImpl> {
-    /// `None` only inside `drop`.
-    imp: Option<I::Poller>,
+    imp: ManuallyDrop<I::Poller>,
+    /// The route that completions mostly name, at the moment.
+    last: Arc<Route>,
+    /// The slot of the last completion that was of another route.
+    strange: u16,
     /// This poller's copy of the routes; refreshed when a completion names one it has not met.
     table: Vec<Arc<Route>>,
     reaped: u64,
@@ -183,21 +199,81 @@ impl<I: IbvDomainImpl> Poller<I> {
     ///
     /// # Errors
     /// See [`PollCompletionError`]; `Corrupt` and `Device` mean that the queue's queue pairs are dead.
+    // A caller that polls one at a time, or nothing, is spared a call and a result in memory.
+    #[inline(always)]
     pub fn poll(&mut self, out: &mut [IbvWc]) -> Result<usize, PollCompletionError> {
-        let closes = self.cq.closes.load(Acquire);
-        let imp = self.imp.as_mut().ok_or(PollCompletionError::Claimed)?;
-        let n = imp.poll(out)?;
+        let [wc] = out else {
+            let idle = self.imp.is_idle() && self.has_reaped();
+            return if idle { Ok(0) } else { self.poll_many(out) };
+        };
+        match self.imp.glance(wc) {
+            Glance::Completion if self.last.retire_plain(wc) => Ok(1),
+            Glance::Nothing if self.has_reaped() => Ok(0),
+            seen => self.poll_rare(wc, seen == Glance::Completion),
+        }
+    }
+
+    /// Whether no route has closed that is not freed.
+    #[inline]
+    fn has_reaped(&self) -> bool {
+        self.cq.closes.load(Relaxed) == self.reaped
+    }
+
+    #[inline(never)]
+    fn poll_many(&mut self, out: &mut [IbvWc]) -> Result<usize, PollCompletionError> {
+        let n = self.imp.poll(out)?;
         let got = out.get(..n).ok_or(PollCompletionError::Corrupt(n as u64))?;
-        for wc in got {
-            match self.table.get((wc.wr_id >> SEQ_BITS) as usize) {
-                Some(route) if route.retire(wc) => {}
-                _ => self.meet(wc)?,
+        let run = self.last.retire_run(got);
+        if run == n && (n == out.len() || self.has_reaped()) {
+            return Ok(n);
+        }
+        self.credit(out, run, n)?;
+        if n < out.len() && !self.has_reaped() { self.reap(out, n) } else { Ok(n) }
+    }
+
+    /// What a glance did not settle, with a completion in `wc` if it took one.
+    #[inline(never)]
+    fn poll_rare(&mut self, wc: &mut IbvWc, taken: bool) -> Result<usize, PollCompletionError> {
+        if taken { self.credit_one(wc) } else { self.poll_many(slice::from_mut(wc)) }
+    }
+
+    /// Returns the credits of the completions from `from` to `to`.
+    #[inline(never)]
+    fn credit(&mut self, out: &[IbvWc], from: usize, to: usize) -> Result<(), PollCompletionError> {
+        let mut rest = out.get(from..to).ok_or(PollCompletionError::Corrupt(to as u64))?;
+        while let Some(first) = rest.first() {
+            let slot = slot_of(first);
+            let mut run = self.table.get(usize::from(slot)).map_or(0, |route| route.retire_run(rest));
+            match run {
+                0 => run = self.credit_one(first)?,
+                _ => self.meet_again(slot),
             }
+            rest = rest.get(run..).unwrap_or_default();
         }
-        if n < out.len() && closes != self.reaped {
-            self.reap(closes);
+        Ok(())
+    }
+
+    /// The same for one of which nothing is known: out of order, a failure, of a new queue pair, of another
+    /// than the last.
+    fn credit_one(&mut self, wc: &IbvWc) -> Result<usize, PollCompletionError> {
+        let slot = slot_of(wc);
+        if !self.table.get(usize::from(slot)).is_some_and(|route| route.retire(wc)) {
+            self.meet(wc)?;
         }
-        Ok(n)
+        self.meet_again(slot);
+        Ok(1)
+    }
+
+    /// Expects the next completions of the route in that slot, if the one before was of it too: that is not
+    /// worth it where completions of many queue pairs alternate.
+    fn meet_again(&mut self, slot: u16) {
+        if let Some(route) = self.table.get(usize::from(slot))
+            && slot == self.strange
+            && !Arc::ptr_eq(route, &self.last)
+        {
+            self.last = route.clone();
+        }
+        self.strange = slot;
     }
 
     /// Asks for one event at the channel when the next completion arrives; with `solicited_only`, the
@@ -211,12 +287,12 @@ impl<I: IbvDomainImpl> Poller<I> {
         if solicited_only && self.cq.config.channel && !self.cq.domain.imp.caps().solicited {
             return Err(PollCompletionError::Unsupported);
         }
-        self.imp.as_mut().ok_or(PollCompletionError::Claimed)?.arm(solicited_only)
+        self.imp.arm(solicited_only)
     }
 
     /// The channel's descriptor, readable while an event waits; `None` without a channel.
     pub fn channel(&self) -> Option<BorrowedFd<'_>> {
-        self.imp.as_ref()?.channel()
+        self.imp.channel()
     }
 
     /// Takes all waiting events off the channel and returns their number. Never blocks.
@@ -224,30 +300,40 @@ impl<I: IbvDomainImpl> Poller<I> {
     /// # Errors
     /// `NoChannel` where the queue was created without one.
     pub fn take_events(&mut self) -> Result<u32, PollCompletionError> {
-        self.imp.as_mut().ok_or(PollCompletionError::Claimed)?.take_events()
+        self.imp.take_events()
     }
 
     /// A completion of a queue pair that is newer than the table, or of none.
     #[cold]
     fn meet(&mut self, wc: &IbvWc) -> Result<(), PollCompletionError> {
         self.table = lock(&self.cq.routes).table();
-        match self.table.get((wc.wr_id >> SEQ_BITS) as usize) {
+        match self.table.get(usize::from(slot_of(wc))) {
             Some(route) if route.retire(wc) => Ok(()),
             _ => Err(PollCompletionError::Corrupt(wc.wr_id)),
         }
     }
 
-    /// Frees the routes that had closed before a poll which then found the queue empty.
+    /// Routes have closed. If the queue is empty even now, nothing in it is of those, and they are freed. `n`
+    /// completions are in `out` already; how many are in the end.
     #[cold]
-    fn reap(&mut self, closes: u64) {
-        let mut routes = lock(&self.cq.routes);
-        for slot in &mut routes.slots {
-            if slot.closed.is_some_and(|at| at <= closes) {
-                *slot = Slot::default();
+    fn reap(&mut self, out: &mut [IbvWc], n: usize) -> Result<usize, PollCompletionError> {
+        let closes = self.cq.closes.load(Acquire);
+        // Not an error: what was polled before it is good.
+        let Ok(more) = self.imp.poll(&mut out[n..]) else { return Ok(n) };
+        let all = n.saturating_add(more);
+        self.credit(out, n, all)?;
+        if all < out.len() {
+            let mut routes = lock(&self.cq.routes);
+            for slot in &mut routes.slots {
+                if slot.closed.is_some_and(|at| at <= closes) {
+                    *slot = Slot::default();
+                }
             }
+            // None of the freed may be found again under a slot that is another's by then.
+            (self.table, self.last) = (routes.table(), Arc::new(Route::nobody()));
+            self.reaped = closes;
         }
-        self.table = routes.table();
-        self.reaped = closes;
+        Ok(all)
     }
 }
 
@@ -270,6 +356,8 @@ impl<I: IbvDomainImpl> Drop for Poller<I> {
     fn drop(&mut self) {
         let mut routes = lock(&self.cq.routes);
         routes.sole = None;
-        *lock(&self.cq.parked) = self.imp.take();
+        // SAFETY: taken once, here, and not used afterwards.
+        let imp = unsafe { ManuallyDrop::take(&mut self.imp) };
+        *lock(&self.cq.parked) = Some(imp);
     }
 }

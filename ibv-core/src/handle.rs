@@ -145,43 +145,43 @@ impl<Q: IbvQueuePair> Connected<Q> {
     ///
     /// # Errors
     /// See [`PostError`]; nothing was posted.
+    // A small request is spared a call and a result in memory.
+    #[inline(always)]
     pub fn put(
         &mut self,
         dst: IbvRemoteMemoryRegionView,
         src: IbvMemoryRegionView<'_>,
     ) -> Result<WrIds, PostError> {
-        let mut batch = self.batch();
-        let ids = batch.put(dst, src)?;
-        batch.ring().map(|()| ids)
+        post::post_one(&mut self.0, One::Write, src, dst)
     }
 
     /// Reads all of `src` into the front of `dst`, now.
     ///
     /// # Errors
     /// See [`PostError`]; nothing was posted.
+    // A small request is spared a call and a result in memory.
+    #[inline(always)]
     pub fn get(
         &mut self,
         dst: IbvMemoryRegionView<'_>,
         src: IbvRemoteMemoryRegionView,
     ) -> Result<WrIds, PostError> {
-        let mut batch = self.batch();
-        let ids = batch.get(dst, src)?;
-        batch.ring().map(|()| ids)
+        post::post_one(&mut self.0, One::Read, trim(dst, src.len)?, src)
     }
 
     /// `put`, and an immediate that consumes one receive of the peer.
     ///
     /// # Errors
     /// See [`PostError`]; nothing was posted.
+    // A small request is spared a call and a result in memory.
+    #[inline(always)]
     pub fn put_with_imm(
         &mut self,
         dst: IbvRemoteMemoryRegionView,
         src: IbvMemoryRegionView<'_>,
         imm: u32,
     ) -> Result<WrIds, PostError> {
-        let mut batch = self.batch();
-        let ids = batch.put_with_imm(dst, src, imm)?;
-        batch.ring().map(|()| ids)
+        post::post_one(&mut self.0, One::WriteWithImm(imm), src, dst)
     }
 
     /// Sends all of `src` into one receive of the peer, now.

@@ -122,7 +122,7 @@ pub use crate::{
         Access, HeapMemory, IbvMemoryRegion, IbvMemoryRegionView, IbvRemoteMemoryRegionView, OutOfRange,
         RegionMemory, Registration, SharedBytes,
     },
-    provider::{Claim, CompletionQueue, CqConfig, IbvDomainImpl, Provider},
+    provider::{Claim, CompletionQueue, CqConfig, Glance, IbvDomainImpl, Provider},
     queue_pair::{IbvDatagram, IbvQueuePair, QpAttributes, QpState},
     registry::Registry,
     wc::{IbvWc, PollTarget},

@@ -66,8 +66,8 @@ impl Plain {
 }
 
 /// Builds a request of one registered range: the hot path. `remote` is at least as long as `local`, or
-/// it is refused. Everything is passed by value, and what is rare is a call that copies, so nothing here
-/// needs an address and the optimiser keeps it in registers.
+/// it is refused. Everything is passed by value, and what is rare is a call that takes registers, so nothing
+/// here needs an address and the optimiser keeps it in registers.
 #[inline]
 pub(crate) fn enqueue_one<Q: IbvQueuePair + ?Sized>(
     qp: &mut Q,
@@ -75,34 +75,54 @@ pub(crate) fn enqueue_one<Q: IbvQueuePair + ?Sized>(
     local: IbvMemoryRegionView<'_>,
     remote: IbvRemoteMemoryRegionView,
 ) -> Result<WrIds, PostError> {
+    match enqueue_plain(qp, one, local, remote) {
+        Some(built) => built,
+        None => {
+            let (l, r) = ((local.addr(), local.len()), (remote.addr, remote.len));
+            enqueue_rare(qp, one, l, r, (local.lkey(), remote.rkey))
+        }
+    }
+}
+
+/// Builds it if it needs no second look.
+#[inline(always)]
+fn enqueue_plain<Q: IbvQueuePair + ?Sized>(
+    qp: &mut Q,
+    one: One,
+    local: IbvMemoryRegionView<'_>,
+    remote: IbvRemoteMemoryRegionView,
+) -> Option<Result<WrIds, PostError>> {
     let core = qp.core_mut(FromCore(()));
     // No bytes wrap around, so they are rare too.
-    let plain = local.len() <= remote.len && local.len().wrapping_sub(1) < core.plain.max(one);
-    let (true, Some(first)) = (plain, core.send.peek()) else {
-        return enqueue_rare(qp, one, local, remote);
-    };
-    let parts = Parts { op: one.op(), signaled: true, fence: false, solicited: false, remote };
-    let built = qp.enqueue(&parts.request(first, Payload::Sges(slice::from_ref(&local))));
-    #[cfg(feature = "recorder")]
-    if built.is_err() {
-        qp.core_mut(FromCore(())).log.count_refused();
+    if local.len() > remote.len || local.len().wrapping_sub(1) >= core.plain.max(one) {
+        return None;
     }
-    built?;
+    let first = core.send.peek()?;
+    let parts = Parts { op: one.op(), signaled: true, fence: false, solicited: false, remote };
+    if let Err(e) = qp.enqueue(&parts.request(first, Payload::Sges(slice::from_ref(&local)))) {
+        #[cfg(feature = "recorder")]
+        qp.core_mut(FromCore(())).log.count_refused();
+        return Some(Err(e));
+    }
     let core = qp.core_mut(FromCore(()));
     core.send.advance(1, true);
     #[cfg(feature = "recorder")]
     core.log.count(one.op(), local.len());
-    Ok(WrIds { first, count: 1 })
+    Some(Ok(WrIds { first, count: 1 }))
 }
 
+/// Ranges as address and length, and their keys: two words each travel in registers.
 #[cold]
 #[inline(never)]
 fn enqueue_rare<Q: IbvQueuePair + ?Sized>(
     qp: &mut Q,
     one: One,
-    local: IbvMemoryRegionView<'_>,
-    remote: IbvRemoteMemoryRegionView,
+    local: (u64, usize),
+    remote: (u64, usize),
+    (lkey, rkey): (u32, u32),
 ) -> Result<WrIds, PostError> {
+    let local = IbvMemoryRegionView::from_raw_parts(local.0, local.1, lkey);
+    let remote = IbvRemoteMemoryRegionView { addr: remote.0, len: remote.1, rkey };
     enqueue(qp, &Request::new(one.op(), remote, Payload::Sges(&[local])))
 }
 
@@ -227,25 +247,67 @@ fn total(sges: &[IbvMemoryRegionView<'_>]) -> Result<usize, PostError> {
 /// Publishes everything built. `Err` says that none of it was.
 #[inline]
 pub(crate) fn ring<Q: IbvQueuePair + ?Sized>(qp: &mut Q) -> Result<(), PostError> {
-    let send = &mut qp.core_mut(FromCore(())).send;
+    let send = &qp.core().send;
     if !send.dirty() {
         return Ok(());
     }
-    send.tell();
-    let done = match send.take_void() {
-        Some(e) => Err(e),
-        None => qp.ring_doorbell(FromCore(())),
-    };
-    match done {
-        Ok(()) => {
-            let core = qp.core_mut(FromCore(()));
-            #[cfg(feature = "recorder")]
-            core.log.rung();
-            core.send.commit();
-        }
-        Err(_) => forget(qp),
+    if let Some(why) = send.void() {
+        forget(qp);
+        return Err(why);
     }
-    done
+    ring_built(qp)
+}
+
+/// The same where something was built, and nothing void.
+#[inline(always)]
+fn ring_built<Q: IbvQueuePair + ?Sized>(qp: &mut Q) -> Result<(), PostError> {
+    let send = &mut qp.core_mut(FromCore(())).send;
+    send.tell();
+    let before = send.commit();
+    let done = qp.ring_doorbell(FromCore(()));
+    if done.is_err() {
+        qp.core_mut(FromCore(())).send.uncommit(before);
+        forget(qp);
+        return done;
+    }
+    #[cfg(feature = "recorder")]
+    qp.core_mut(FromCore(())).log.rung();
+    Ok(())
+}
+
+/// Builds a request of one registered range and publishes it.
+#[inline(always)]
+pub(crate) fn post_one<Q: IbvQueuePair + ?Sized>(
+    qp: &mut Q,
+    one: One,
+    local: IbvMemoryRegionView<'_>,
+    remote: IbvRemoteMemoryRegionView,
+) -> Result<WrIds, PostError> {
+    if !qp.core().send.dirty()
+        && let Some(built) = enqueue_plain(qp, one, local, remote)
+    {
+        let ids = built?;
+        return ring_built(qp).map(|()| ids);
+    }
+    let (l, r) = ((local.addr(), local.len()), (remote.addr, remote.len));
+    post_rare(qp, one, l, r, (local.lkey(), remote.rkey))
+}
+
+#[cold]
+#[inline(never)]
+fn post_rare<Q: IbvQueuePair + ?Sized>(
+    qp: &mut Q,
+    one: One,
+    local: (u64, usize),
+    remote: (u64, usize),
+    keys: (u32, u32),
+) -> Result<WrIds, PostError> {
+    discard(qp);
+    let posted = enqueue_rare(qp, one, local, remote, keys).and_then(|ids| ring(qp).map(|()| ids));
+    if posted.is_err() {
+        discard(qp);
+    }
+    posted
 }
 
 /// Un-builds everything since the last ring.
@@ -311,7 +373,7 @@ fn checked_recv<Q: IbvQueuePair + ?Sized>(
     };
     let recv = &mut qp.core_mut(FromCore(())).recv;
     match done {
-        Ok(()) => recv.commit(),
+        Ok(()) => _ = recv.commit(),
         Err(_) => recv.forget(None),
     }
     done.map(|()| id)

@@ -137,12 +137,37 @@ pub trait IbvDomainImpl: fmt::Debug + Send + Sync + Sized + 'static {
     }
 }
 
+/// What [`CompletionQueue::glance`] saw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Glance {
+    /// A completion, which it took.
+    Completion,
+    /// That the queue is empty.
+    Nothing,
+    /// Too little: it changed nothing, and `poll` will tell.
+    Unclear,
+}
+
 /// The consuming end of a completion queue. There is one, and `&mut` keeps it so.
 pub trait CompletionQueue: fmt::Debug + Send + 'static {
     /// Fills `out` from the front and returns how many were written; fewer than asked for means the
     /// queue was seen empty. A completion is written after the data it stands for: whoever has polled
     /// it may read them.
     fn poll(&mut self, out: &mut [IbvWc]) -> Result<usize, PollCompletionError>;
+
+    /// `poll` of one where a glance is enough, for a provider whose device writes completions into memory.
+    /// Small, and inlined into callers: whatever is not the common case is [`Glance::Unclear`], and `poll`
+    /// is asked.
+    #[inline]
+    fn glance(&mut self, _wc: &mut IbvWc) -> Glance {
+        Glance::Unclear
+    }
+
+    /// Whether a glance tells that `poll` would find nothing, not even an error; `false` where it does not.
+    #[inline]
+    fn is_idle(&self) -> bool {
+        false
+    }
 
     /// Asks for one event at the channel when the next completion arrives (with `solicited_only`, the
     /// next solicited one or error). A completion that was already there raises none: poll once more
@@ -166,6 +191,14 @@ impl CompletionQueue for Box<dyn CompletionQueue> {
     #[inline]
     fn poll(&mut self, out: &mut [IbvWc]) -> Result<usize, PollCompletionError> {
         (**self).poll(out)
+    }
+    #[inline]
+    fn glance(&mut self, wc: &mut IbvWc) -> Glance {
+        (**self).glance(wc)
+    }
+    #[inline]
+    fn is_idle(&self) -> bool {
+        (**self).is_idle()
     }
     fn arm(&mut self, solicited_only: bool) -> Result<(), PollCompletionError> {
         (**self).arm(solicited_only)

@@ -122,7 +122,8 @@ pub trait IbvQueuePair: Any + fmt::Debug + Send {
     /// What a peer needs in order to connect. Callable in every state, and stable.
     fn get_qp_info(&mut self) -> Result<IbvQpInfo, Error>;
 
-    /// RESET → INIT → RTR → RTS along a negotiated path. Core calls it at most once with success.
+    /// RESET → INIT → RTR → RTS along a negotiated path. Core calls it at most once with success, and again
+    /// after [`to_reset`](Self::to_reset).
     ///
     /// # Errors
     /// Names the transition that failed. The queue pair may be used no further then, but dropped.
@@ -138,6 +139,20 @@ pub trait IbvQueuePair: Any + fmt::Debug + Send {
 
     /// Moves to ERR: what is in flight flushes, and everything posted later does too.
     fn enter_error(&mut self) -> Result<(), Error>;
+
+    /// Whether [`to_reset`](Self::to_reset) works.
+    fn can_reset(&self) -> bool {
+        false
+    }
+
+    /// ERR → RESET, as after creation: to be established again. Core calls it when nothing is in flight, and
+    /// no completion of the queue pair is left in its queues.
+    ///
+    /// # Errors
+    /// `Unsupported` where [`can_reset`](Self::can_reset) says so; else the device's.
+    fn to_reset(&mut self, _by: FromCore) -> Result<(), Error> {
+        Err(Error::new(ErrorKind::Unsupported, "modify_qp", "this provider does not reset queue pairs"))
+    }
 
     /// Builds one work request; the device can not see it until [`Self::ring_doorbell`]. On `Err`
     /// nothing was built.
@@ -260,6 +275,12 @@ impl IbvQueuePair for Box<dyn IbvQueuePair> {
     }
     fn enter_error(&mut self) -> Result<(), Error> {
         (**self).enter_error()
+    }
+    fn can_reset(&self) -> bool {
+        (**self).can_reset()
+    }
+    fn to_reset(&mut self, by: FromCore) -> Result<(), Error> {
+        (**self).to_reset(by)
     }
     #[inline]
     fn enqueue(&mut self, wr: &WorkRequest<'_>) -> Result<(), PostError> {

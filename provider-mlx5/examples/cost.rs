@@ -33,8 +33,10 @@ trait Client {
     fn target(&self) -> Put;
     fn post_one(&mut self, put: Put);
     fn post_batch16(&mut self, put: Put);
-    /// Takes up to 16, or up to one.
-    fn poll(&mut self, sixteen: bool) -> usize;
+    /// Takes one, if there is one.
+    fn poll_one(&mut self) -> usize;
+    /// Takes up to 16.
+    fn poll_16(&mut self) -> usize;
 }
 
 // The measured operations: from addresses and keys to returned.
@@ -49,16 +51,16 @@ fn op_post_batch16(client: &mut impl Client, put: Put) {
 }
 #[inline(never)]
 fn op_poll_one(client: &mut impl Client) -> usize {
-    client.poll(false)
+    client.poll_one()
 }
 #[inline(never)]
 fn op_poll_16(client: &mut impl Client) -> usize {
-    client.poll(true)
+    client.poll_16()
 }
 #[inline(never)]
 fn op_poll_empty(client: &mut impl Client) -> usize {
     // Another constant, or the compiler makes one function of this and the poll of one.
-    client.poll(false) + 1000
+    client.poll_one() + 1000
 }
 
 /// Rounds of `op`, each with what has to happen around it.
@@ -80,7 +82,8 @@ fn rounds(nic: &mut Softnic, client: &mut impl Client, op: &str, rounds: u32) ->
         let got = match op {
             "poll_one" => op_poll_one(client),
             "poll_16" => op_poll_16(client),
-            _ => client.poll(many),
+            _ if many => client.poll_16(),
+            _ => client.poll_one(),
         };
         assert_eq!(got, if many { 16 } else { usize::from(op != "poll_empty") });
     }
@@ -112,12 +115,12 @@ impl<D: IbvDomainImpl> Client for Ours<D> {
         let (l, r) = (self.regions[0].view(), self.regions[1].remote());
         Put { local: l.addr(), lkey: l.lkey(), remote: r.addr, rkey: r.rkey }
     }
-    #[inline]
+    #[inline(always)]
     fn post_one(&mut self, put: Put) {
         let (remote, local) = views(put);
         let _ids = self.qp.put(remote, local).expect("room");
     }
-    #[inline]
+    #[inline(always)]
     fn post_batch16(&mut self, put: Put) {
         let mut batch = self.qp.batch();
         for _ in 0..16 {
@@ -126,10 +129,13 @@ impl<D: IbvDomainImpl> Client for Ours<D> {
         }
         batch.ring().expect("a device");
     }
-    #[inline]
-    fn poll(&mut self, sixteen: bool) -> usize {
-        let wcs = if sixteen { &mut self.wcs[..] } else { &mut self.wcs[..1] };
-        self.poller.poll(wcs).expect("a sound queue")
+    #[inline(always)]
+    fn poll_one(&mut self) -> usize {
+        self.poller.poll(&mut self.wcs[..1]).expect("a sound queue")
+    }
+    #[inline(always)]
+    fn poll_16(&mut self) -> usize {
+        self.poller.poll(&mut self.wcs).expect("a sound queue")
     }
 }
 
@@ -232,6 +238,14 @@ impl Theirs {
 
 struct PostSend(Theirs);
 
+impl PostSend {
+    #[inline]
+    fn poll(&mut self, n: i32) -> usize {
+        // SAFETY: 16 are writable.
+        unsafe { sys::ibv_poll_cq(sys::ibv_cq_ex_to_cq(self.0.cq), n, self.0.wcs.as_mut_ptr()) as usize }
+    }
+}
+
 impl Client for PostSend {
     fn target(&self) -> Put {
         self.0.put
@@ -254,10 +268,12 @@ impl Client for PostSend {
         assert_eq!(unsafe { sys::ibv_post_send(self.0.qp, &mut wrs[0], &mut bad) }, 0);
     }
     #[inline]
-    fn poll(&mut self, sixteen: bool) -> usize {
-        let (n, wcs) = (if sixteen { 16 } else { 1 }, self.0.wcs.as_mut_ptr());
-        // SAFETY: 16 are writable.
-        unsafe { sys::ibv_poll_cq(sys::ibv_cq_ex_to_cq(self.0.cq), n, wcs) as usize }
+    fn poll_one(&mut self) -> usize {
+        self.poll(1)
+    }
+    #[inline]
+    fn poll_16(&mut self) -> usize {
+        self.poll(16)
     }
 }
 
@@ -292,8 +308,19 @@ impl Client for Wr {
         self.post(put, 16);
     }
     #[inline]
-    fn poll(&mut self, sixteen: bool) -> usize {
-        let (most, mut n) = (if sixteen { 16 } else { 1 }, 0);
+    fn poll_one(&mut self) -> usize {
+        self.poll(1)
+    }
+    #[inline]
+    fn poll_16(&mut self) -> usize {
+        self.poll(16)
+    }
+}
+
+impl Wr {
+    #[inline]
+    fn poll(&mut self, most: usize) -> usize {
+        let mut n = 0;
         let (cq, mut attr) = (self.0.cq, sys::ibv_poll_cq_attr::default());
         // SAFETY: a live queue, polled by this thread alone.
         unsafe {

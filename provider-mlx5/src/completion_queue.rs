@@ -13,9 +13,10 @@
 //! The addresses come from `mlx5dv_init_obj` on a queue that this file keeps alive.
 
 use crate::{
+    cqe::Cqe,
     doorbell::{self, DoorbellRecord},
     dv,
-    mapped::Mapped,
+    mapped::Walk,
     poller::Mlx5Poller,
     queue_pair::Device,
     ring::Slots,
@@ -81,9 +82,13 @@ pub(crate) fn create(context: &Arc<Context>, config: &CqConfig) -> Result<(Mlx5C
     let buf = NonNull::new(found.buf).ok_or_else(null)?;
     let record = NonNull::new(found.dbrec).ok_or_else(null)?;
     let uar = NonNull::new(found.cq_uar.cast::<u8>()).ok_or_else(null)?;
-    // SAFETY: libmlx5 describes the ring of a live queue, which `CqShared` keeps alive.
-    let (entries, record) =
-        unsafe { (Mapped::new(buf, (count * (size / 64)) as usize), DoorbellRecord::new(record.cast())) };
+    // SAFETY: libmlx5 describes the ring and the record of a live queue, which `CqShared` keeps alive.
+    let (entries, record) = unsafe {
+        // Of the two blocks of a 128-byte entry, the second is the one that is read.
+        let first = buf.byte_add(size as usize - size_of::<Cqe>()).cast::<Cqe>();
+        (Walk::new(first, count as usize, size as usize), DoorbellRecord::new(record.cast()))
+    };
+    let entries = entries.ok_or_else(null)?;
     let shared = Arc::new(CqShared {
         reporters: Mutex::default(),
         graves: Mutex::default(),
@@ -93,7 +98,7 @@ pub(crate) fn create(context: &Arc<Context>, config: &CqConfig) -> Result<(Mlx5C
         cqn: found.cqn,
         cq,
     });
-    Ok((Mlx5Cq(shared.clone()), Mlx5Poller::new(entries, record, count, shared)))
+    Ok((Mlx5Cq(shared.clone()), Mlx5Poller::new(entries, record, shared)))
 }
 
 impl CqShared {

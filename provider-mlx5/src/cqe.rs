@@ -11,20 +11,105 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// A 64-byte entry in memory. A 128-byte one has these in its second half.
 pub type Cqe = [AtomicU64; 8];
 
-/// The entry's last eight bytes: queue pair, counter, ownership.
+/// The entry's last eight bytes, as they lie: queue pair, counter, ownership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tail(u64);
+
+/// What the tail of the next success of one queue pair looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expected(u64);
+
+/// Bit 0 of the last byte: whose the entry is.
+const OWNER: u64 = 1u64.to_be();
+/// The opcode of the WQE.
+const OPCODE: u64 = (0xff_u64 << 56).to_be();
+/// What a success has in common with the next one of the same queue pair: number, `MLX5_CQE_REQ`, format,
+/// owner. The opcode and counter of its WQE, the signature, and the solicited bit are its own.
+const COMMON: u64 = 0x00ff_ffff_0000_00fdu64.to_be();
+
+impl Expected {
+    /// Of queue pair `qpn` in round `parity` of the queue.
+    #[inline]
+    pub const fn new(qpn: u32, parity: bool) -> Self {
+        Self((NO_OPCODE << 56 | (qpn as u64 & 0xff_ffff) << 32 | parity as u64).to_be())
+    }
+
+    /// Of no queue pair: no success looks like it.
+    #[inline]
+    pub const fn nobody(parity: bool) -> Self {
+        // The format of data in the entry.
+        Self((NO_OPCODE << 56 | 4 | parity as u64).to_be())
+    }
+
+    /// Of a WQE of that opcode.
+    #[inline]
+    pub const fn of_opcode(self, opcode: u8) -> Self {
+        Self(self.0 & !OPCODE | ((opcode as u64) << 56).to_be())
+    }
+
+    /// The round of the queue.
+    #[inline]
+    pub const fn parity(self) -> bool {
+        self.0 & OWNER != 0
+    }
+
+    /// In the queue's next round.
+    #[inline]
+    pub const fn next_round(self) -> Self {
+        Self(self.0 ^ OWNER)
+    }
+}
+
+/// An opcode of no WQE.
+const NO_OPCODE: u64 = 0xff;
+
+/// A tail and what was expected of it, as what differs. That leaves the counter as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Difference {
+    bits: u64,
+    tail: Tail,
+}
+
+impl Difference {
+    /// Whether it is the success of a request of the queue pair, round and opcode that were expected. A foreign
+    /// format is none, nor is an entry as initialised.
+    #[inline]
+    pub const fn is_none(self) -> bool {
+        self.bits & (COMMON | OPCODE) == 0
+    }
+
+    /// The same of any opcode, if it is not an atomic's: what completed.
+    #[inline]
+    pub const fn plain_send(self) -> Option<WcOpcode> {
+        let opcode = self.tail.send_opcode();
+        if self.bits & COMMON != 0 || opcode > sys::MLX5_OPCODE_RDMA_READ as u8 {
+            return None;
+        }
+        Some(SEND_OPCODES[(opcode & 0x1f) as usize])
+    }
+
+    /// As [`Tail::wqe_counter`].
+    #[inline]
+    pub const fn wqe_counter(self) -> u16 {
+        (u64::from_be(self.bits) >> 16) as u16
+    }
+}
 
 impl Tail {
     /// Reads the last eight bytes.
     #[inline]
     pub fn read(cqe: &Cqe) -> Self {
-        Self(u64::from_be(cqe[7].load(Relaxed)))
+        Self(cqe[7].load(Relaxed))
+    }
+
+    #[inline]
+    const fn number(self) -> u64 {
+        u64::from_be(self.0)
     }
 
     #[inline]
     const fn op_own(self) -> u8 {
-        self.0 as u8
+        self.number() as u8
     }
 
     /// Whether the device has written this entry in round `parity` of the queue: its owner bit says so,
@@ -34,12 +119,17 @@ impl Tail {
         self.op_own() >> 4 != sys::MLX5_CQE_INVALID as u8 && self.op_own() & 1 == parity as u8
     }
 
-    /// Whether it is ready and the success of a request: the common case, by one comparison. Only the
-    /// solicited bit may be set beside the owner's; a foreign format is none.
+    /// Whether the owner bit is of that round: the half of [`is_ready`](Self::is_ready) that decides, but
+    /// where an entry was never written.
     #[inline]
-    pub const fn is_plain_send(self, parity: bool) -> bool {
-        const SOLICITED: u8 = 2;
-        self.op_own() & !SOLICITED == parity as u8
+    pub const fn is_of_round(self, expected: Expected) -> bool {
+        (self.0 ^ expected.0) & OWNER == 0
+    }
+
+    /// What of it is not as `expected`.
+    #[inline]
+    pub const fn beside(self, expected: Expected) -> Difference {
+        Difference { bits: self.0 ^ expected.0, tail: self }
     }
 
     /// `MLX5_CQE_*`.
@@ -58,19 +148,19 @@ impl Tail {
     /// The queue pair it belongs to.
     #[inline]
     pub const fn qpn(self) -> u32 {
-        (self.0 >> 32) as u32 & 0xff_ffff
+        (self.number() >> 32) as u32 & 0xff_ffff
     }
 
     /// For a requester's entry, the opcode of its WQE.
     #[inline]
     pub const fn send_opcode(self) -> u8 {
-        (self.0 >> 56) as u8
+        (self.number() >> 56) as u8
     }
 
     /// The number of the WQE's first basic block, or of the receive.
     #[inline]
     pub const fn wqe_counter(self) -> u16 {
-        (self.0 >> 16) as u16
+        (self.number() >> 16) as u16
     }
 
     /// Which of the queue pair's queues it is of; `None` for an opcode this provider never asked for.
@@ -108,11 +198,21 @@ pub fn decode(cqe: &Cqe, tail: Tail, wr_id: u64, wc: &mut IbvWc) {
 }
 
 /// The success of a request.
-#[inline]
-pub fn requester(cqe: &Cqe, tail: Tail, wr_id: u64, wc: &mut IbvWc) {
+fn requester(cqe: &Cqe, tail: Tail, wr_id: u64, wc: &mut IbvWc) {
     let opcode = SEND_OPCODES[usize::from(tail.send_opcode() & 0x1f)];
-    let byte_len = if opcode.0 > WcOpcode::RDMA_READ.0 { 8 } else { byte_count(cqe) };
+    let byte_len = if opcode > WcOpcode::RDMA_READ { 8 } else { byte_count(cqe) };
     *wc = IbvWc { wr_id, opcode, byte_len, qp_num: tail.qpn(), ..IbvWc::default() };
+}
+
+/// The success of a request of `qp_num` that is no atomic, in place: what means nothing then stays as it is.
+#[inline]
+pub fn plain(opcode: WcOpcode, byte_len: u32, wr_id: u64, qp_num: u32, wc: &mut IbvWc) {
+    wc.wr_id = wr_id;
+    wc.status = WcStatus::SUCCESS;
+    wc.opcode = opcode;
+    wc.byte_len = byte_len;
+    wc.qp_num = qp_num;
+    wc.wc_flags = 0;
 }
 
 /// `MLX5_OPCODE_*` as what completed; writes where there is none.
@@ -130,9 +230,9 @@ const SEND_OPCODES: [WcOpcode; 32] = {
 const _: () =
     assert!(WcOpcode::COMP_SWAP.0 > WcOpcode::RDMA_READ.0 && WcOpcode::FETCH_ADD.0 > WcOpcode::RDMA_READ.0);
 
-/// Bytes 44 to 47.
+/// Bytes 44 to 47: what came back, or arrived.
 #[inline]
-fn byte_count(cqe: &Cqe) -> u32 {
+pub fn byte_count(cqe: &Cqe) -> u32 {
     u64::from_be(cqe[5].load(Relaxed)) as u32
 }
 
@@ -236,6 +336,31 @@ mod tests {
     }
 
     proptest! {
+        /// One comparison accepts what all the questions together accept.
+        #[test]
+        fn a_plain_send_is_a_ready_success_of_the_queue_pair(
+            op_own in prop_oneof![Just(0u8), Just(1), Just(2), Just(3), any::<u8>()],
+            qpn in 0u32..1 << 24, flip in prop_oneof![Just(0u32), 0u32..1 << 24], parity in any::<bool>(),
+            noise in any::<[u8; 4]>(), mask in prop_oneof![Just(0x13u8), Just(0xff)],
+        ) {
+            let number = (qpn ^ flip).to_be_bytes();
+            let cqe = entry(&[(56, &[noise[0] & mask]), (57, &number[1..]), (60, &noise[1..]), (63, &[op_own])]);
+            let (tail, expected) = (Tail::read(&cqe), Expected::new(qpn, parity));
+            let success = tail.opcode() == sys::MLX5_CQE_REQ as u8 && !tail.is_foreign_format();
+            let ready = tail.is_ready(parity) && success && flip == 0;
+            let seen = tail.beside(expected);
+            prop_assert_eq!(seen.plain_send().is_some(), ready && tail.send_opcode() <= 16);
+            prop_assert_eq!(tail.beside(Expected::nobody(parity)).plain_send(), None);
+            prop_assert!(!tail.beside(Expected::nobody(parity)).is_none());
+            for opcode in [8, 16, tail.send_opcode()] {
+                let same = tail.beside(expected.of_opcode(opcode)).is_none();
+                prop_assert_eq!(same, ready && opcode == tail.send_opcode());
+            }
+            prop_assert_eq!(seen.wqe_counter(), tail.wqe_counter());
+            prop_assert_eq!(tail.is_of_round(expected), op_own & 1 == u8::from(parity));
+            prop_assert_eq!((expected.parity(), expected.next_round()), (parity, Expected::new(qpn, !parity)));
+        }
+
         /// Every byte the device could put in the last place is sorted into one of the kinds.
         #[test]
         fn ownership_byte_is_read_as_the_prm_says(op_own in any::<u8>(), parity in any::<bool>()) {

@@ -6,14 +6,14 @@
 
 use crate::{
     completion_queue::{Grave, Mlx5Cq},
-    doorbell::{DoorbellRecord, RECEIVE, Register, udma_to_device_barrier},
+    doorbell::{DoorbellRecord, RECEIVE, Register, SEND, udma_to_device_barrier},
     dv::{self, ThreadDomain},
-    mapped::Mapped,
-    ring::{Block, Flags, Positions, RecvRing, Segments, SendRing, Slots},
+    mapped::{Dense, Mapped},
+    ring::{Flags, Kind, Positions, RecvRing, Segments, SendRing, Slots},
     wqe,
 };
 use ibv_core::{
-    Error, ErrorKind, FromCore, IbvConfig, IbvPath, IbvQpInfo, IbvQueuePair, Op, Payload, PostError,
+    Error, ErrorKind, FromCore, IbvConfig, IbvPath, IbvQpInfo, IbvQueuePair, Payload, PostError,
     QpAttributes, QpCore, QpState, RecvRequest, Transport, WorkRequest,
     verbs::{Cq, LocalEndpoint, Pd, Qp, fork::HomeProcess, rc, state},
 };
@@ -41,7 +41,6 @@ enum Bell {
 /// A queue pair of an mlx5 device.
 #[derive(Debug)]
 pub struct Mlx5QueuePair {
-    sq: Mapped<Block>,
     send: SendRing,
     bell: Bell,
     record: DoorbellRecord,
@@ -49,6 +48,8 @@ pub struct Mlx5QueuePair {
     recv: RecvRing,
     /// The device takes receives; before, they wait in the ring.
     initialised: bool,
+    /// It had requests, before it was reset.
+    used: bool,
     endpoint: LocalEndpoint,
     config: IbvConfig,
     access: u32,
@@ -90,13 +91,13 @@ impl Mlx5QueuePair {
             cq.0.enrol(&slots);
         }
         Ok(Self {
-            sq: rings.sq,
             send: rings.send,
             bell,
             record: rings.record,
             rq: rings.rq,
             recv: rings.recv,
             initialised: false,
+            used: false,
             endpoint,
             config: config.clone(),
             access: from.access,
@@ -156,7 +157,6 @@ fn gone() -> Error {
 
 /// A queue pair's rings as libmlx5 described them, checked.
 struct Rings {
-    sq: Mapped<Block>,
     send: SendRing,
     register: Register,
     record: DoorbellRecord,
@@ -187,16 +187,18 @@ impl Rings {
             return Err(missing());
         };
         let longest = wqe::longest(config.max_send_sge, config.max_inline);
+        let blocks = found.sq.wqe_cnt;
+        // SAFETY: libmlx5 describes a send ring of `wqe_cnt` 64-byte blocks of the live queue pair.
+        let memory = unsafe { Dense::new(sq.cast(), blocks as usize) };
+        let memory = memory.ok_or_else(|| refuse(format!("a send queue of {blocks} basic blocks")))?;
         let send =
-            SendRing::new(slots.clone(), found.sq.wqe_cnt, config.max_send_wr, longest).map_err(refuse)?;
+            SendRing::new(memory, slots.clone(), blocks, config.max_send_wr, longest).map_err(refuse)?;
         let stride = found.rq.stride / 16;
         let segments = (found.rq.wqe_cnt * stride) as usize;
         let rq = NonNull::new(found.rq.buf).filter(|_| segments > 0);
-        // SAFETY: libmlx5 describes memory of the live queue pair: a send ring of `wqe_cnt` 64-byte blocks,
-        // a receive ring of `wqe_cnt` strides, an 8-byte record, a register of two halves of `bf.size`.
+        // SAFETY: libmlx5 describes memory of the live queue pair: a receive ring of `wqe_cnt` strides, an 8-byte record, a register of two halves of `bf.size`.
         unsafe {
             Ok(Self {
-                sq: Mapped::new(sq, found.sq.wqe_cnt as usize),
                 send,
                 register: Register::new(bf.cast(), found.bf.size),
                 record: DoorbellRecord::new(record.cast()),
@@ -208,12 +210,6 @@ impl Rings {
             })
         }
     }
-}
-
-/// The opcode of a request whose WQE is control, remote address and one range.
-#[inline]
-fn three_segments(op: Op) -> Option<u8> {
-    matches!(op, Op::Write | Op::Read | Op::WriteWithImm(_)).then(|| wqe::opcode(op))
 }
 
 impl IbvQueuePair for Mlx5QueuePair {
@@ -262,34 +258,48 @@ impl IbvQueuePair for Mlx5QueuePair {
         Ok(())
     }
 
-    #[inline]
+    fn can_reset(&self) -> bool {
+        true
+    }
+
+    fn to_reset(&mut self, _: FromCore) -> Result<(), Error> {
+        let device = self.device.as_mut().ok_or_else(gone)?;
+        device.reset().map_err(|e| e.context(format!("queue pair {:#x} to RESET", self.slots.qpn)))?;
+        self.used |= self.send.positions().rung > 0 || self.recv.total() > 0;
+        // The device counts from zero again, and reads the records before anything is rung.
+        self.send.reset();
+        self.recv.reset();
+        self.initialised = false;
+        udma_to_device_barrier();
+        self.record.store(SEND, 0);
+        self.record.store(RECEIVE, 0);
+        Ok(())
+    }
+
+    // The common case is short once the operation is known, which it is where this is called.
+    #[inline(always)]
     fn enqueue(&mut self, wr: &WorkRequest<'_>) -> Result<(), PostError> {
-        match (three_segments(wr.op), wr.local) {
-            (Some(opcode), Payload::Sges([one])) => {
+        match (Kind::of(wr.op), wr.local) {
+            (Some((kind, imm)), Payload::Sges([one])) => {
                 let raddr = wqe::remote_address(wr.remote.addr, wr.remote.rkey);
                 let data = wqe::data(one.addr(), one.len(), one.lkey());
                 let fm_ce_se = wqe::flags(wr.signaled, wr.solicited, wr.fence);
-                let flags = Flags { opcode, fm_ce_se, imm: wr.op.imm().unwrap_or(0) };
+                let flags = Flags { kind, fm_ce_se, imm };
                 let words = [raddr[0], raddr[1], data[0], data[1]];
-                self.send.build_block(self.sq.items(), wr.id, words, flags);
+                self.send.build_block(wr.id, words, flags);
             }
-            _ => self.send.build(self.sq.items(), wr),
+            _ => self.send.build(wr),
         }
         Ok(())
     }
 
     #[inline]
     fn ring_doorbell(&mut self, _: FromCore) -> Result<(), PostError> {
-        if let Some((count, control)) = self.send.pending(self.sq.items()) {
-            match &mut self.bell {
-                Bell::Own(register) => register.ring(&self.record, count, control),
-                Bell::Shared(register) => {
-                    // Register and flush inside one lock: between them another processor's write could pass.
-                    let mut register = register.lock().unwrap_or_else(PoisonError::into_inner);
-                    register.ring(&self.record, count, control);
-                }
-            }
-            self.send.commit();
+        // Core rings only where something was built.
+        let (count, control) = self.send.publish();
+        match &mut self.bell {
+            Bell::Own(register) => register.ring(&self.record, count, control),
+            Bell::Shared(register) => ring_shared(register, &self.record, count, control),
         }
         Ok(())
     }
@@ -305,6 +315,12 @@ impl IbvQueuePair for Mlx5QueuePair {
         }
         Ok(())
     }
+}
+
+/// Register and flush inside one lock: between them another processor's write could pass.
+#[inline(never)]
+fn ring_shared(register: &Mutex<Register>, record: &DoorbellRecord, count: u16, control: u64) {
+    register.lock().unwrap_or_else(PoisonError::into_inner).ring(record, count, control);
 }
 
 impl Mlx5QueuePair {
@@ -325,14 +341,14 @@ impl Drop for Mlx5QueuePair {
             std::mem::forget(device);
             return;
         }
-        if !device.reset() {
+        if device.reset().is_err() {
             // The device may go on writing: its entries still have to find the slots, and the number must
             // never be anybody else's.
             std::mem::forget(device);
             return;
         }
         let [send, recv] = &self.queues;
-        if self.send.positions().rung == 0 && self.recv.total() == 0 {
+        if !self.used && self.send.positions().rung == 0 && self.recv.total() == 0 {
             send.0.leave(&self.slots);
             recv.0.leave(&self.slots);
             return;
@@ -346,10 +362,10 @@ impl Drop for Mlx5QueuePair {
 }
 
 impl Device {
-    /// Whether the device has been told to forget the queue pair.
-    fn reset(&mut self) -> bool {
+    /// Tells the device to forget the queue pair's connection.
+    fn reset(&mut self) -> Result<(), Error> {
         let mut attr =
             sys::ibv_qp_attr { qp_state: sys::ibv_qp_state(QpState::RESET.0), ..Default::default() };
-        self.qp.modify(&mut attr, rc::QpAttrMask::STATE).is_ok()
+        self.qp.modify(&mut attr, rc::QpAttrMask::STATE)
     }
 }

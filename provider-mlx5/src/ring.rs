@@ -1,11 +1,14 @@
 //! Counters and slots of the rings: where the next WQE goes, what is built and what is rung, which
-//! request a completion means. Pure: the memory is behind `&[Block]`, device order is `doorbell.rs`'s.
+//! request a completion means. Pure: the memory is `mapped.rs`'s, device order is `doorbell.rs`'s.
 //!
 //! Room needs no check here. Core admits at most `max_send_wr` requests between posting and completion,
 //! and the ring is created to hold that many of the longest; [`SendRing::new`] refuses a shorter one.
 
-use crate::wqe::{self, Segment, Sink};
-use ibv_core::{RecvRequest, WorkRequest};
+use crate::{
+    mapped::{Dense, Table},
+    wqe::{self, Segment, Sink},
+};
+use ibv_core::{Op, RecvRequest, WorkRequest};
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering::Relaxed},
@@ -24,49 +27,65 @@ pub type Block = [AtomicU64; 8];
 pub struct Slots {
     /// The queue pair.
     pub qpn: u32,
-    send: Box<[AtomicU64]>,
-    recv: Box<[AtomicU64]>,
+    send: Table<AtomicU64>,
+    recv: Table<AtomicU64>,
 }
 
 impl Slots {
     /// Slots for rings of that many basic blocks and receives; both are powers of two, or 0.
     pub fn new(qpn: u32, send: u32, recv: u32) -> Arc<Self> {
-        let table = |n: u32| (0..n.max(1)).map(|_| AtomicU64::new(0)).collect();
-        Arc::new(Self { qpn, send: table(send), recv: table(recv) })
+        Arc::new(Self { qpn, send: Table::new(send as usize), recv: Table::new(recv as usize) })
     }
 
     /// The request whose WQE starts at basic block `counter`.
     #[inline]
     pub fn sent(&self, counter: u16) -> u64 {
-        self.send[usize::from(counter) & (self.send.len() - 1)].load(Relaxed)
+        self.send.at(counter.into()).load(Relaxed)
+    }
+
+    /// The requests behind all the slots of the send queue, as [`sent`](Self::sent) finds one.
+    #[inline]
+    pub fn all_sent(&self) -> impl Fn(u16) -> u64 {
+        let send = self.send.view();
+        move |counter| send.at(counter.into()).load(Relaxed)
     }
 
     /// The receive of that number.
     #[inline]
     pub fn received(&self, counter: u16) -> u64 {
-        self.recv[usize::from(counter) & (self.recv.len() - 1)].load(Relaxed)
+        self.recv.at(counter.into()).load(Relaxed)
     }
 }
 
-/// The send queue's counters, in basic blocks. They wrap at 16 bits on the device and count on here.
+/// The send queue: its memory, and its counters in basic blocks. They wrap at 16 bits on the device and count
+/// on here.
 #[derive(Debug)]
 pub struct SendRing {
+    memory: Dense<Block>,
     slots: Arc<Slots>,
     qpn: u32,
+    /// What the WQEs of three segments begin with, but for their index, by `Kind`.
+    heads: [u64; 3],
     /// Blocks built.
     next: u64,
     /// Blocks rung.
     rung: u64,
-    /// First block of the last WQE built.
-    last: u64,
+    /// The first eight bytes of the last WQE built.
+    control: u64,
 }
 
 impl SendRing {
-    /// A ring of `blocks` basic blocks that takes `depth` WQEs of `longest` segments.
+    /// A ring in `memory`, of `blocks` basic blocks, that takes `depth` WQEs of `longest` segments.
     ///
     /// # Errors
     /// What does not fit, in words.
-    pub fn new(slots: Arc<Slots>, blocks: u32, depth: u32, longest: u32) -> Result<Self, String> {
+    pub fn new(
+        memory: Dense<Block>,
+        slots: Arc<Slots>,
+        blocks: u32,
+        depth: u32,
+        longest: u32,
+    ) -> Result<Self, String> {
         let need = u64::from(depth) * u64::from(wqe::blocks(longest));
         if !blocks.is_power_of_two() || blocks > 1 << 16 || slots.send.len() != blocks as usize {
             return Err(format!("a send queue of {blocks} basic blocks is no power of two up to 65536"));
@@ -76,56 +95,48 @@ impl SendRing {
                 "{depth} work requests of {longest} segments need {need} basic blocks; the device gave {blocks}"
             ));
         }
-        Ok(Self { qpn: slots.qpn, slots, next: 0, rung: 0, last: 0 })
+        let qpn = slots.qpn;
+        let head = |op| wqe::control(wqe::Head { qpn, index: 0 }, wqe::opcode(op), 3, 0, 0)[0];
+        let heads = [Op::Write, Op::Read, Op::WriteWithImm(0)].map(head);
+        Ok(Self { memory, qpn, heads, slots, next: 0, rung: 0, control: 0 })
     }
 
     /// Writes `wr`'s WQE behind the last one. The device can not see it until `next` is in the record.
-    #[inline]
-    pub fn build(&mut self, memory: &[Block], wr: &WorkRequest<'_>) {
+    #[inline(never)]
+    pub fn build(&mut self, wr: &WorkRequest<'_>) {
         let head = wqe::Head { qpn: self.qpn, index: self.next as u16 };
-        let mut at = Cursor { memory, segment: self.next as usize * 4 };
+        let mut at = Cursor { memory: &self.memory, segment: self.next as usize * 4 };
         wqe::encode(wr, head, &mut at);
         let blocks = at.finish(self.next);
-        self.built(wr.id, blocks);
+        let control = self.memory.at(self.next as usize)[0].load(Relaxed);
+        self.built(wr.id, control, blocks);
     }
 
     /// Writes a WQE of three segments, control and two more: the common case, where nothing can wrap.
-    #[inline]
-    pub fn build_block(&mut self, memory: &[Block], id: u64, words: [u64; 4], flags: Flags) {
-        let control = wqe::control(
-            wqe::Head { qpn: self.qpn, index: self.next as u16 },
-            flags.opcode,
-            3,
-            flags.fm_ce_se,
-            flags.imm,
-        );
-        let block = &memory[self.next as usize & (memory.len() - 1)];
-        block[0].store(control[0], Relaxed);
-        block[1].store(control[1], Relaxed);
+    #[inline(always)]
+    pub fn build_block(&mut self, id: u64, words: [u64; 4], flags: Flags) {
+        let first = self.heads[flags.kind as usize] | wqe::control_index(self.next as u16);
+        let block = self.memory.at(self.next as usize);
+        block[0].store(first, Relaxed);
+        block[1].store(wqe::control_second(flags.fm_ce_se, flags.imm), Relaxed);
         for (slot, word) in block[2..].iter().zip(words) {
             slot.store(word, Relaxed);
         }
-        self.built(id, 1);
+        self.built(id, first, 1);
     }
 
     #[inline]
-    fn built(&mut self, id: u64, blocks: u32) {
-        self.slots.send[self.next as usize & (self.slots.send.len() - 1)].store(id, Relaxed);
-        self.last = self.next;
+    fn built(&mut self, id: u64, control: u64, blocks: u32) {
+        self.slots.send.at(self.next as usize).store(id, Relaxed);
+        self.control = control;
         self.next += u64::from(blocks);
     }
 
-    /// What to ring: the record's count and the control word of the last WQE. `None` with nothing new.
+    /// What to ring: the record's count and the control word of the last WQE, if there is one. It is rung then.
     #[inline]
-    pub fn pending(&self, memory: &[Block]) -> Option<(u16, u64)> {
-        let last = &memory[self.last as usize & (memory.len() - 1)];
-        (self.next != self.rung).then(|| (self.next as u16, last[0].load(Relaxed)))
-    }
-
-    /// Everything built is rung.
-    #[inline]
-    pub fn commit(&mut self) {
+    pub fn publish(&mut self) -> (u16, u64) {
         self.rung = self.next;
+        (self.next as u16, self.control)
     }
 
     /// Forgets what is built and not rung.
@@ -133,9 +144,17 @@ impl SendRing {
         self.next = self.rung;
     }
 
+    /// Back to the first block, together with the device.
+    pub fn reset(&mut self) {
+        (self.next, self.rung, self.control) = (0, 0, 0);
+    }
+
     /// Where the ring is.
     pub fn positions(&self) -> Positions {
-        Positions { next: self.next, rung: self.rung, last: self.last }
+        // The last WQE says itself where it begins, by 16 bits; it is behind by a few, or ahead if discarded.
+        let ahead = (u64::from_be(self.control) >> 40) as u16;
+        let ahead = ahead.wrapping_sub(self.next as u16) as i16;
+        Positions { next: self.next, rung: self.rung, last: self.next.wrapping_add_signed(ahead.into()) }
     }
 }
 
@@ -150,11 +169,35 @@ pub struct Positions {
     pub last: u64,
 }
 
+/// The operations whose WQE is control, remote address and one range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A put.
+    Write,
+    /// A get.
+    Read,
+    /// A put with immediate.
+    WriteWithImm,
+}
+
+impl Kind {
+    /// That of `op`, with its immediate or 0.
+    #[inline(always)]
+    pub const fn of(op: Op) -> Option<(Self, u32)> {
+        match op {
+            Op::Write => Some((Self::Write, 0)),
+            Op::Read => Some((Self::Read, 0)),
+            Op::WriteWithImm(imm) => Some((Self::WriteWithImm, imm)),
+            _ => None,
+        }
+    }
+}
+
 /// The control segment's variable part.
 #[derive(Clone, Copy, Debug)]
 pub struct Flags {
-    /// `MLX5_OPCODE_*`.
-    pub opcode: u8,
+    /// The operation.
+    pub kind: Kind,
     /// Completion, solicited event, fence.
     pub fm_ce_se: u8,
     /// The immediate, or 0.
@@ -163,14 +206,14 @@ pub struct Flags {
 
 /// A place in a ring that moves on by segments and wraps at the end.
 struct Cursor<'a> {
-    memory: &'a [Block],
+    memory: &'a Dense<Block>,
     segment: usize,
 }
 
 impl Sink for Cursor<'_> {
     #[inline]
     fn segment(&mut self, segment: Segment) {
-        let block = &self.memory[(self.segment / 4) & (self.memory.len() - 1)];
+        let block = self.memory.at(self.segment / 4);
         let at = self.segment % 4 * 2;
         block[at].store(segment[0], Relaxed);
         block[at + 1].store(segment[1], Relaxed);
@@ -205,12 +248,17 @@ impl RecvRing {
         let slot = self.next as usize & (self.slots.recv.len() - 1);
         let mut at = Linear { memory, segment: slot * self.stride as usize };
         wqe::encode_recv(wr, self.stride, &mut at);
-        self.slots.recv[slot].store(wr.id, Relaxed);
+        self.slots.recv.at(slot).store(wr.id, Relaxed);
         self.next += 1;
         self.count()
     }
 
-    /// Receives posted in all.
+    /// Back to the first receive, together with the device.
+    pub fn reset(&mut self) {
+        self.next = 0;
+    }
+
+    /// Receives posted since the last reset.
     pub fn total(&self) -> u64 {
         self.next
     }

@@ -93,8 +93,20 @@ pub const fn opcode(op: Op) -> u8 {
 /// The control segment. The index is 16 bits wide here: a wider one would leak into the opcode modifier.
 #[inline]
 pub const fn control(head: Head, wr_opcode: u8, ds: u32, flags: u8, imm: u32) -> Segment {
-    let first = (head.index as u64) << 40 | (wr_opcode as u64) << 32 | (head.qpn as u64) << 8 | ds as u64;
-    [first.to_be(), ((flags as u64) << 32 | imm as u64).to_be()]
+    let first = (wr_opcode as u64) << 32 | (head.qpn as u64) << 8 | ds as u64;
+    [first.to_be() | control_index(head.index), control_second(flags, imm)]
+}
+
+/// The index alone, in its place in the first eight bytes.
+#[inline]
+pub const fn control_index(index: u16) -> u64 {
+    ((index as u64) << 40).to_be()
+}
+
+/// The last eight bytes.
+#[inline]
+pub const fn control_second(flags: u8, imm: u32) -> u64 {
+    ((flags as u64) << 32 | imm as u64).to_be()
 }
 
 /// `fm_ce_se`: completion, solicited event, fence.

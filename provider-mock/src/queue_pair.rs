@@ -115,6 +115,16 @@ impl IbvQueuePair for MockQueuePair {
         Ok(())
     }
 
+    fn can_reset(&self) -> bool {
+        true
+    }
+
+    fn to_reset(&mut self, _: FromCore) -> Result<(), Error> {
+        let mut state = self.device.fabric.lock();
+        self.device.at = state.reset_qp(self.device.at)?;
+        Ok(())
+    }
+
     #[inline]
     fn enqueue(&mut self, wr: &WorkRequest<'_>) -> Result<(), PostError> {
         self.device.fabric.enqueue_fault(self.device.at.device)?;

@@ -15,14 +15,14 @@ use ibv_core::{
     QpCore, QpState, RecvRequest, Transport, WorkRequest,
     verbs::{
         EarlyReceives, LocalEndpoint, Qp, RankedGid,
-        rc::attr_at_init,
+        rc::{QpAttrMask, attr_at_init},
         recv,
         state::{rc_attributes, rc_to_init, rc_to_rts},
     },
 };
 use ibv_sys::{
     IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE,
-    ibv_qp_cap, ibv_qp_ex,
+    ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_state,
 };
 use std::ptr::NonNull;
 
@@ -222,6 +222,18 @@ impl IbvQueuePair for VerbsQueuePair {
             self.post_early()?;
         }
         self.qp.fail(at_init)
+    }
+
+    fn can_reset(&self) -> bool {
+        true
+    }
+
+    fn to_reset(&mut self, _: FromCore) -> Result<(), Error> {
+        let mut attr = ibv_qp_attr { qp_state: ibv_qp_state(QpState::RESET.0), ..ibv_qp_attr::default() };
+        let done = self.qp.modify(&mut attr, QpAttrMask::STATE);
+        done.map_err(|e| e.context(format!("queue pair {:#x} to RESET", self.qp.qp_num())))?;
+        (self.stage, self.half_posted) = (Stage::Fresh, None);
+        Ok(())
     }
 
     #[inline]

@@ -1,7 +1,8 @@
 //! How things end: closing in two phases, and dropping in any state and any order.
 
 use super::prelude::*;
-use ibv_core::{Closed, Connected, ErrorKind, IbvCq, IbvWc, QpState, Request, WcStatus};
+use crate::wait::Look;
+use ibv_core::{Closed, Connected, ErrorKind, IbvCq, IbvWc, PollTarget, QpState, Request, WcStatus};
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -262,4 +263,46 @@ pub(crate) fn forgotten_poller_harms_nobody<D: IbvDomainImpl>(c: &mut Ctx<'_, D>
     c.b.expect_pattern(dst, 9)?;
     drop((qp, cq));
     works(c)
+}
+
+/// A reset queue pair is as a new one: it keeps its endpoint, connects again, to another peer, and moves bytes;
+/// nothing of a life before completes in the next.
+pub(crate) fn a_reset_queue_pair_connects_again<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
+    let (config, mut own) = (c.config(), own(c)?);
+    for life in 1..4 {
+        own.qp.post_recv(&[]).say("post_recv")?;
+        for _ in 0..life * 3 {
+            let _ids = own.qp.put(own.dst.remote, own.src.view()).say("put")?;
+        }
+        c.wait.settle();
+        let before = own.qp.queue_pair().get_qp_info().say("get_qp_info")?;
+        let mut qp = match own.qp.reset(Instant::now() + c.wait.deadline) {
+            Ok(qp) => qp,
+            Err((_, e)) if e.kind() == ErrorKind::Unsupported => return Err(c.skip(e.to_string())),
+            Err((_, e)) => return Err(format!("reset: {e}")),
+        };
+        ensure_eq!(qp.state().say("state")?, QpState::RESET, "state after reset");
+        ensure_eq!(qp.get_qp_info().say("get_qp_info")?, before, "endpoint after reset");
+        let (peer, theirs) = c.b.create_qp(&config, false)?;
+        c.b.connect(peer, &before)?;
+        own.qp = qp.connect(&theirs).map_err(|(_, e)| format!("connect after reset: {e}"))?;
+        ensure_eq!((own.qp.in_flight(), own.qp.first_error()), (0, None), "in flight, and what failed");
+        let dst = c.b.alloc(256)?;
+        let mut want = Vec::from(own.qp.put(dst.remote, own.src.view()).say("put after reset")?);
+        let mut got = Vec::new();
+        let look = || {
+            let next = own.qp.queue_pair().poll_completion(PollTarget::Send).say("poll_completion")?;
+            let next = next.transpose().say("the put after reset")?;
+            let n = next.map_or(0, |wc| {
+                got.push(wc.wr_id);
+                1
+            });
+            Ok(Look::counted(n, got.len(), want.len()))
+        };
+        c.wait.until_all(|| "the put after reset".into(), look)?;
+        (got.sort_unstable(), want.sort_unstable());
+        ensure_eq!(got, want, "ids in life {life}");
+        c.b.expect_pattern(dst, 1)?;
+    }
+    Ok(())
 }

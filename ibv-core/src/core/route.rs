@@ -5,20 +5,20 @@ use crate::recorder::PollerLog;
 use crate::{
     error::{WcStatus, WorkRequestError},
     sync::{
-        AtomicU64,
+        AtomicU64, Mutex, MutexGuard,
         Ordering::{Acquire, Relaxed, Release},
     },
     wc::IbvWc,
-    wr::SEQ_MASK,
+    wr::{SEQ_BITS, SEQ_MASK},
 };
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, PoisonError};
 
 /// The queue pair that two routes belong to.
 #[derive(Debug)]
 pub(crate) struct Owner {
     pub(crate) id: u64,
     /// The first failure on either side; with two pollers, the one that was polled first.
-    first_error: OnceLock<WorkRequestError>,
+    first_error: Mutex<Option<WorkRequestError>>,
     /// Completions that each route's recorder keeps.
     #[cfg(feature = "recorder")]
     keep: u32,
@@ -28,10 +28,16 @@ impl Owner {
     pub(crate) fn new(id: u64, _keep: u32) -> Self {
         Self {
             id,
-            first_error: OnceLock::new(),
+            first_error: Mutex::new(None),
             #[cfg(feature = "recorder")]
             keep: _keep,
         }
+    }
+}
+
+impl Owner {
+    fn first_error(&self) -> MutexGuard<'_, Option<WorkRequestError>> {
+        self.first_error.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -44,8 +50,10 @@ pub(crate) struct Route {
     pub(super) in_order: bool,
     /// How far ahead of `retired` a completion can be: the depth, or 0 where that says nothing.
     window: u64,
-    /// Requests known to be finished. Written by the poller alone.
-    retired: AtomicU64,
+    /// The id of the first request that is not known to be finished, route and all, so that one comparison
+    /// tells whether a completion is of this route and in flight. Where the sequence number wraps, the route in
+    /// front of it may be off by one, which only costs a second look. Written by the poller alone.
+    next: AtomicU64,
     /// Requests that the device was told of. Written by the poster alone, before it tells.
     told: Line,
     #[cfg(feature = "recorder")]
@@ -60,7 +68,7 @@ struct Line(AtomicU64);
 impl Route {
     pub(crate) fn new(owner: Arc<Owner>, depth: u32, in_order: bool) -> Self {
         let window = if in_order { u64::from(depth) } else { 0 };
-        let (retired, told) = (AtomicU64::new(0), Line(AtomicU64::new(0)));
+        let (next, told) = (AtomicU64::new(0), Line(AtomicU64::new(0)));
         #[cfg(feature = "recorder")]
         let log = PollerLog::new(owner.keep);
         Self {
@@ -68,7 +76,7 @@ impl Route {
             depth,
             in_order,
             window,
-            retired,
+            next,
             told,
             #[cfg(feature = "recorder")]
             log,
@@ -80,14 +88,18 @@ impl Route {
         Self::new(Arc::new(Owner::new(0, 0)), 0, true)
     }
 
+    /// Puts the route into its slot, before anything is posted.
+    pub(super) fn place(&self, slot: u16) {
+        self.next.store(u64::from(slot) << SEQ_BITS | self.retired(), Relaxed);
+    }
+
     /// Returns the credits that `wc` proves free; false if it answers no request in flight. Called by
-    /// the one poller of the queue.
-    #[inline]
+    /// the one poller of the queue, and for completions of this route's slot.
     pub(crate) fn retire(&self, wc: &IbvWc) -> bool {
-        let retired = self.retired.load(Relaxed);
-        let mut ahead = wc.wr_id.wrapping_sub(retired) & SEQ_MASK;
+        let next = self.next.load(Relaxed);
+        let mut ahead = wc.wr_id.wrapping_sub(next) & SEQ_MASK;
         if ahead >= self.window {
-            if self.in_order || retired >= self.told.0.load(Acquire) {
+            if self.in_order || (self.told.0.load(Acquire) ^ next) & SEQ_MASK == 0 {
                 return false;
             }
             // Receives are never in order.
@@ -97,17 +109,55 @@ impl Route {
         }
         #[cfg(feature = "recorder")]
         self.log.polled(wc);
-        self.retired.store(retired + ahead + 1, Release);
+        let done = next.wrapping_add(ahead + 1) & SEQ_MASK;
+        self.next.store(wc.wr_id & !SEQ_MASK | done, Release);
         if wc.status != WcStatus::SUCCESS {
             self.note(wc);
         }
         true
     }
 
+    /// `retire`, for the success of a request in order; false for whatever else, which `retire` judges.
+    #[inline(always)]
+    pub(crate) fn retire_plain(&self, wc: &IbvWc) -> bool {
+        let next = self.next.load(Relaxed);
+        if wc.wr_id.wrapping_sub(next) >= self.window || wc.status != WcStatus::SUCCESS {
+            return false;
+        }
+        #[cfg(feature = "recorder")]
+        self.log.polled(wc);
+        self.next.store(wc.wr_id.wrapping_add(1), Release);
+        true
+    }
+
+    /// `retire_plain`, for as many from the front of `wcs` as it answers true for: how many, or 0 where that
+    /// is not sure.
+    #[inline(always)]
+    pub(crate) fn retire_run(&self, wcs: &[IbvWc]) -> usize {
+        let Some(first) = wcs.first() else { return 0 };
+        let (mut next, mut taken, mut odd) = (self.next.load(Relaxed), 0, 0);
+        for wc in wcs {
+            if wc.wr_id.wrapping_sub(next) >= self.window {
+                break;
+            }
+            (next, taken) = (wc.wr_id.wrapping_add(1), taken + 1);
+            odd |= u64::from(wc.status.0);
+        }
+        // Where the sequence number wraps, the next id is not the next number but another route's first.
+        odd |= (next.wrapping_sub(1) ^ first.wr_id) >> SEQ_BITS;
+        if taken == 0 || odd != 0 {
+            return 0;
+        }
+        #[cfg(feature = "recorder")]
+        wcs[..taken].iter().for_each(|wc| self.log.polled(wc));
+        self.next.store(next, Release);
+        taken
+    }
+
     /// As if `count` requests had come and gone.
     #[cfg(all(test, not(loom)))]
     pub(super) fn start_at(&self, count: u64) {
-        self.retired.store(count, Release);
+        self.next.store(count & SEQ_MASK, Release);
         self.tell(count);
     }
 
@@ -122,7 +172,7 @@ impl Route {
         if let Err(e) = wc.result()
             && !e.is_wr_flush_err()
         {
-            let _ = self.owner.first_error.set(e);
+            self.owner.first_error().get_or_insert(e);
         }
     }
 
@@ -138,11 +188,16 @@ impl Route {
         self.told.0.load(Acquire) == 0
     }
 
+    /// Requests known to be finished, as far as a sequence number counts.
     pub(super) fn retired(&self) -> u64 {
-        self.retired.load(Acquire)
+        self.next.load(Acquire) & SEQ_MASK
     }
 
     pub(super) fn first_error(&self) -> Option<WorkRequestError> {
-        self.owner.first_error.get().copied()
+        *self.owner.first_error()
+    }
+
+    pub(super) fn forgive(&self) {
+        *self.owner.first_error() = None;
     }
 }

@@ -5,30 +5,38 @@ use crate::{
     error::{PostError, WorkRequestError},
     wr::{SEQ_BITS, SEQ_MASK, WrIds},
 };
-use std::sync::Arc;
+use std::{mem, sync::Arc};
 
 /// Owned by the one poster. Counters only grow; 2^64 requests never happen.
 #[derive(Debug)]
 pub(crate) struct WorkQueue {
     /// Requests built so far; the next one's sequence number.
     built: u64,
-    /// Of those, published.
-    posted: u64,
+    /// Of those, published; so far off where the next ring must fail that it differs from `built` by more
+    /// than any queue holds.
+    published: u64,
     /// `built` may grow to here before [`refresh`](Self::refresh) looks again. 0 while closed, so that
     /// the check which has to happen anyway is also the check for "not connected"; and never past the
     /// point where the sequence number wraps, so that it is also the check for that.
     limit: u64,
-    /// The last run of unsignaled requests, built and published. A signaled request, the common one,
-    /// ends it without a store: the run is then no longer at the end of the queue.
-    silent: [Run; 2],
+    /// The last run of unsignaled requests. A signaled request, the common one, ends it without a store: the
+    /// run is then no longer at the end of the queue.
+    silent: Run,
+    /// What `silent` was when so many requests were published, before an unsignaled one was built behind them:
+    /// likewise without a store for signaled ones.
+    before: (u64, Run),
     open: bool,
-    /// A half-built transfer was thrown away, so the next ring must fail.
+    /// A half-built transfer was thrown away, so the next ring must fail, and this is why.
     void: Option<PostError>,
     slot: u16,
     /// The id of request number `n` is `base + n`, as long as `n` is below `limit`.
     base: u64,
     route: Arc<Route>,
 }
+
+/// More requests than ever are. It marks a queue whose next ring must fail, so that what a ring compares
+/// anyway tells.
+const VOID: u64 = 1 << 63;
 
 /// Consecutive requests, by number.
 #[derive(Clone, Copy, Debug, Default)]
@@ -55,8 +63,20 @@ impl Run {
 impl WorkQueue {
     /// A queue that refuses every request until [`admit`](Self::admit).
     pub(crate) fn new(slot: u16, route: Arc<Route>) -> Self {
-        let silent = [Run::default(); 2];
-        Self { built: 0, posted: 0, limit: 0, silent, open: false, void: None, slot, base: 0, route }
+        route.place(slot);
+        let (silent, before) = (Run::default(), (u64::MAX, Run::default()));
+        Self {
+            built: 0,
+            published: 0,
+            limit: 0,
+            silent,
+            before,
+            open: false,
+            void: None,
+            slot,
+            base: 0,
+            route,
+        }
     }
 
     pub(crate) fn open(slot: u16, route: Arc<Route>) -> Self {
@@ -102,7 +122,7 @@ impl WorkQueue {
         if !signaled && !self.route.in_order {
             return Err(PostError::Unsupported);
         }
-        let silent = self.silent[0].at_end(self.built) + u64::from(count);
+        let silent = self.silent.at_end(self.built) + u64::from(count);
         if !signaled && silent >= u64::from(self.route.depth) {
             return Err(PostError::NeedsSignal);
         }
@@ -113,7 +133,11 @@ impl WorkQueue {
     pub(crate) fn advance(&mut self, count: u32, signaled: bool) {
         let end = self.built + u64::from(count);
         if !signaled {
-            self.silent[0].extend(self.built, end);
+            let posted = self.posted();
+            if self.before.0 != posted {
+                self.before = (posted, self.silent);
+            }
+            self.silent.extend(self.built, end);
         }
         self.built = end;
     }
@@ -123,7 +147,7 @@ impl WorkQueue {
         if !self.open {
             return Err(PostError::NotConnected);
         }
-        let room = self.route.retired() + u64::from(self.route.depth);
+        let room = self.retired() + u64::from(self.route.depth);
         let laps = self.built & !SEQ_MASK;
         self.base = (u64::from(self.slot) << SEQ_BITS).wrapping_sub(laps);
         self.limit = room.min(laps.saturating_add(SEQ_MASK + 1));
@@ -131,23 +155,43 @@ impl WorkQueue {
     }
 
     /// Gives back everything built since the last ring. `why` makes the next ring fail.
-    #[inline]
     pub(crate) fn forget(&mut self, why: Option<PostError>) {
-        self.built = self.posted;
+        self.built = self.posted();
+        self.published = if why.is_some() { self.built ^ VOID } else { self.built };
         // The sequence number may have wrapped since, and `base` with it.
         self.limit = 0;
-        self.silent[0] = self.silent[1];
+        self.silent = self.silent_before();
         self.void = why;
     }
 
-    #[inline]
-    pub(crate) fn dirty(&self) -> bool {
-        self.built != self.posted || self.void.is_some()
+    /// The last run of unsignaled requests among those published.
+    fn silent_before(&self) -> Run {
+        if self.before.0 == self.posted() { self.before.1 } else { self.silent }
     }
 
+    /// Requests known to be finished; more than were built only where the provider invents completions.
+    fn retired(&self) -> u64 {
+        // In flight there are at most 2^32, so what is between the two fits the sequence number, with its sign.
+        const ABOVE: u32 = u64::BITS - SEQ_BITS;
+        let behind = (self.built.wrapping_sub(self.route.retired()) << ABOVE) as i64 >> ABOVE;
+        self.built.wrapping_add_signed(-behind)
+    }
+
+    /// Requests published so far.
+    pub(crate) fn posted(&self) -> u64 {
+        if self.void.is_some() { self.published ^ VOID } else { self.published }
+    }
+
+    /// Whether a ring has anything to do, be it to fail.
     #[inline]
-    pub(crate) fn take_void(&mut self) -> Option<PostError> {
-        self.void.take()
+    pub(crate) fn dirty(&self) -> bool {
+        self.built != self.published
+    }
+
+    /// Why the next ring must fail.
+    #[inline]
+    pub(crate) fn void(&self) -> Option<PostError> {
+        if self.built.wrapping_sub(self.published) < VOID { None } else { self.void }
     }
 
     /// Everything built is about to become visible to the device.
@@ -156,24 +200,28 @@ impl WorkQueue {
         self.route.tell(self.built);
     }
 
-    /// Everything built has become visible to the device.
+    /// Everything built becomes visible to the device. What [`uncommit`](Self::uncommit) takes if it did not.
     #[inline]
-    pub(crate) fn commit(&mut self) {
-        self.posted = self.built;
-        self.silent[1] = self.silent[0];
+    pub(crate) fn commit(&mut self) -> u64 {
+        mem::replace(&mut self.published, self.built)
+    }
+
+    /// Nothing became visible since.
+    pub(crate) fn uncommit(&mut self, before: u64) {
+        self.published = before;
     }
 
     pub(crate) fn free(&self) -> u32 {
-        self.depth().saturating_sub(self.built.saturating_sub(self.route.retired()) as u32)
+        self.depth().saturating_sub(self.built.saturating_sub(self.retired()) as u32)
     }
 
     pub(crate) fn in_flight(&self) -> u32 {
-        self.posted.saturating_sub(self.route.retired()) as u32
+        self.posted().saturating_sub(self.retired()) as u32
     }
 
     /// The last published request will not report itself if it succeeded.
     pub(crate) fn ends_silent(&self) -> bool {
-        self.silent[1].at_end(self.posted) > 0
+        self.silent_before().at_end(self.posted()) > 0
     }
 
     /// Whether the request of this id, one of this queue's, is known to be finished. Says nothing where
@@ -188,6 +236,11 @@ impl WorkQueue {
     #[cfg(feature = "recorder")]
     pub(crate) fn log(&self) -> &crate::recorder::PollerLog {
         &self.route.log
+    }
+
+    /// What failed first was of a connection that is over.
+    pub(crate) fn forgive(&mut self) {
+        self.route.forgive();
     }
 
     pub(crate) fn first_error(&self) -> Option<WorkRequestError> {

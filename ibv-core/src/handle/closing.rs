@@ -1,9 +1,9 @@
-//! Closing a queue pair in two phases: to the error state first, destroyed when nothing is in flight.
+//! Closing a queue pair in two phases: to the error state first, destroyed when nothing is in flight, or reset.
 
-use super::Connected;
+use super::{Connected, QueuePair};
 use crate::{
     core::FromCore,
-    error::Error,
+    error::{Error, ErrorKind},
     memory::IbvRemoteMemoryRegionView,
     post,
     queue_pair::{IbvQueuePair, QpState},
@@ -40,12 +40,34 @@ impl<Q: IbvQueuePair> Connected<Q> {
     /// The device's, before anything was closed; the queue pair comes back.
     pub fn close(self, deadline: Instant) -> Result<Closed, (Self, Error)> {
         let mut closing = self.start_close()?;
-        loop {
-            closing.poll_own();
-            if closing.is_drained() || Instant::now() >= deadline {
-                return Ok(closing.finish());
+        closing.drain(deadline);
+        Ok(closing.finish())
+    }
+
+    /// Takes the connection apart and keeps the queue pair: to the error state, until nothing is in flight, as
+    /// [`close`](Self::close) does, then back to where it was after creation. It can take receives and be
+    /// connected, to the same peer or another, with the same endpoint as before. Ids go on counting, and no
+    /// completion of before comes after.
+    ///
+    /// # Errors
+    /// `Unsupported`, and nothing has changed, where the provider can not. `InvalidState` where something was in
+    /// flight still at `deadline`: the queue pair comes back, failed and empty but for that; poll its
+    /// queue, and reset it again, or close it. Else the device's, likewise.
+    pub fn reset(self, deadline: Instant) -> Result<QueuePair<Q>, (Self, Error)> {
+        if !self.0.can_reset() {
+            let detail = "this provider does not reset queue pairs; close it and create another";
+            return Err((self, Error::new(ErrorKind::Unsupported, "modify_qp", detail)));
+        }
+        let mut closing = self.start_close()?;
+        let done =
+            if closing.drain(deadline) { closing.0.to_reset(FromCore(())) } else { Err(closing.late()) };
+        step("modify_qp", format_args!("to RESET"), done.as_ref().err());
+        match done {
+            Ok(()) => {
+                closing.0.core_mut(FromCore(())).restart();
+                Ok(QueuePair(closing.0))
             }
-            thread::yield_now();
+            Err(e) => Err((Self(closing.0), e)),
         }
     }
 }
@@ -123,6 +145,28 @@ impl<Q: IbvQueuePair> Closing<Q> {
     #[cfg(feature = "recorder")]
     pub(super) fn qp(&self) -> &Q {
         &self.0
+    }
+
+    /// Polls or waits until nothing is in flight, which it answers, or until `deadline`.
+    fn drain(&mut self, deadline: Instant) -> bool {
+        loop {
+            self.poll_own();
+            if self.is_drained() {
+                return true;
+            }
+            if Instant::now() >= deadline {
+                return false;
+            }
+            thread::yield_now();
+        }
+    }
+
+    fn late(&self) -> Error {
+        let (sends, recvs) = (self.0.core().send.in_flight(), self.0.core().recv.in_flight());
+        let detail = format!(
+            "{sends} requests and {recvs} receives in flight at the deadline; poll their queues and reset again"
+        );
+        Error::new(ErrorKind::InvalidState, "modify_qp", detail)
     }
 
     fn poll_own(&mut self) {

@@ -194,6 +194,19 @@ impl State {
         self.wake_parked(at);
     }
 
+    /// As created, under the same number and another serial number: what is on its way to it is lost.
+    pub fn reset_qp(&mut self, at: QpRef) -> Result<QpRef, Error> {
+        self.call(Verb::ModifyQp, "modify_qp", at.device)?;
+        self.cancel(at);
+        let serial = self.next_serial;
+        self.next_serial += 1;
+        let qp = self.qp_mut(at).ok_or_else(|| Error::from_errno("modify_qp", 22))?;
+        *qp = Qp::new(serial, qp.pd, &qp.offered.clone(), (qp.send_cq, qp.recv_cq), qp.gid);
+        self.note(at.device, at.num(), What::State(QpState::RESET));
+        self.wake_parked(at);
+        Ok(QpRef { serial, ..at })
+    }
+
     pub fn establish(&mut self, at: QpRef, path: &IbvPath) -> Result<(), Error> {
         self.call(Verb::ModifyQp, "modify_qp", at.device)?;
         let qp = self.qp_mut(at).ok_or_else(|| Error::from_errno("modify_qp", 22))?;

@@ -75,7 +75,7 @@ fn step() -> impl Strategy<Value = Step> {
 fn aged(slot: u16, route: Arc<Route>, at: u64) -> WorkQueue {
     route.start_at(at);
     let mut queue = WorkQueue::open(slot, route);
-    (queue.built, queue.posted) = (at, at);
+    (queue.built, queue.published) = (at, at);
     queue
 }
 
@@ -178,6 +178,13 @@ fn a_void_transfer_fails_the_next_ring_only() {
     let mut queue = WorkQueue::open(0, route);
     queue.forget(Some(PostError::Device(5)));
     assert!(queue.dirty());
-    assert_eq!((queue.take_void(), queue.take_void()), (Some(PostError::Device(5)), None));
-    assert!(!queue.dirty());
+    assert_eq!((queue.void(), queue.posted()), (Some(PostError::Device(5)), 0));
+    // Built meanwhile, it is void like the rest.
+    let _ids = queue.reserve(2, true).unwrap();
+    queue.advance(2, true);
+    assert_eq!((queue.void(), queue.posted()), (Some(PostError::Device(5)), 0));
+    queue.forget(None);
+    assert!(!queue.dirty() && queue.void().is_none());
+    queue.advance(1, true);
+    assert!(queue.dirty() && queue.void().is_none());
 }
