@@ -5,12 +5,13 @@ mod mlx5;
 
 use crate::sh::{Result, cargo, debian_packages, output, program, root, run};
 
-const USAGE: &str = "usage: cargo xtask bench [--instructions [--json]]
+const USAGE: &str = "usage: cargo xtask bench [--instructions [--json | --limits]]
 
 Runs the benches of provider-mock, then counts the instructions that the safe handle spends on a request and
 on a completion, above the provider's own, and what provider-mlx5 and libmlx5 spend on whole operations on the same
 software device (needs valgrind, and rdma-core for the latter). --instructions does only the counting; with --json it
-prints the whole operations alone, as rows of {\"op\", \"ours\", \"peer\", \"theirs\", \"ratio\"}.";
+prints the whole operations alone, as rows of {\"op\", \"ours\", \"peer\", \"theirs\", \"ratio\"}; with --limits it
+counts only what has limits, and fails above them.";
 
 /// What the safe handle may spend, in instructions: a request in a batch of 16, a completion in a poll
 /// of 16, both by static dispatch.
@@ -24,6 +25,10 @@ pub(crate) fn run_bench(args: &[String]) -> Result<()> {
         [flag, json] if flag == "--instructions" && json == "--json" => {
             debian_packages(&["valgrind"])?;
             return mlx5::count(true);
+        }
+        [flag, limits] if flag == "--instructions" && limits == "--limits" => {
+            debian_packages(&["valgrind"])?;
+            return limits_kept();
         }
         [flag] if flag == "--help" || flag == "-h" => {
             println!("{USAGE}");
@@ -44,8 +49,14 @@ fn clock() -> Result<()> {
     run(&mut cargo(["bench", "--package", "provider-mock"]))
 }
 
+/// Counts what has limits, the handle's share and whole operations, prints, and fails above them.
+pub(crate) fn limits_kept() -> Result<()> {
+    cost()?;
+    mlx5::check()
+}
+
 /// Counts, prints, and fails above the limits.
-pub(crate) fn cost() -> Result<()> {
+fn cost() -> Result<()> {
     let script = root().join("ibv-core/examples/cost.sh");
     let table = output(program("sh", [""; 0]).arg(script))?;
     print!("{table}");

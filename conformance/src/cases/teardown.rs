@@ -300,7 +300,8 @@ pub(crate) fn a_reset_queue_pair_connects_again<D: IbvDomainImpl>(c: &mut Ctx<'_
             Ok(Look::counted(n, got.len(), want.len()))
         };
         c.wait.until_all(|| "the put after reset".into(), look)?;
-        (got.sort_unstable(), want.sort_unstable());
+        got.sort_unstable();
+        want.sort_unstable();
         ensure_eq!(got, want, "ids in life {life}");
         c.b.expect_pattern(dst, 1)?;
     }

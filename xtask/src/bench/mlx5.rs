@@ -16,10 +16,26 @@ struct Row {
     theirs: f64,
 }
 
+fn build() -> Result<()> {
+    let example = ["build", "--quiet", "--release", "--package", "provider-mlx5", "--example", "cost"];
+    output(&mut cargo(example)).map(drop)
+}
+
+/// Counts what has limits, and fails above them.
+pub(super) fn check() -> Result<()> {
+    build()?;
+    let mut rows = Vec::new();
+    for (op, limit) in OPS.into_iter().zip(LIMITS) {
+        let ours = instructions("static", op)?;
+        println!("{op:18} {ours:7.1}  of {limit}");
+        rows.push(Row { op: op.into(), ours, peer: "limit", theirs: limit });
+    }
+    judge(&rows)
+}
+
 /// Counts and prints; as a table it also fails above the limits.
 pub(super) fn count(json: bool) -> Result<()> {
-    let example = ["build", "--quiet", "--release", "--package", "provider-mlx5", "--example", "cost"];
-    output(&mut cargo(example))?;
+    build()?;
     let mut rows = Vec::new();
     for (client, suffix) in [("static", ""), ("dyn", "_dyn")] {
         for op in OPS {
