@@ -1,7 +1,8 @@
 //! `ibv decode`: dumps of queues and entries, and traces of software devices, in words. What the bytes mean
-//! is in each provider's crate, beside the code that writes them; here they are found and printed.
+//! is in a provider's crate, where that writes or reads them itself; here they are found and printed.
 
 mod dump;
+mod efa;
 #[cfg(feature = "mlx5")]
 mod mlx5;
 mod trace;
@@ -19,6 +20,8 @@ use std::{
 pub(crate) enum Device {
     /// NVIDIA ConnectX
     Mlx5,
+    /// Amazon's Elastic Fabric Adapter
+    Efa,
 }
 
 /// What a dump is of.
@@ -39,7 +42,7 @@ pub(crate) enum Kind {
 pub(crate) struct Format {
     pub(crate) device: Device,
     pub(crate) kind: Kind,
-    /// Bytes of a completion's or a receive's slot.
+    /// Bytes of a slot, where that is not the device's usual.
     pub(crate) slot: Option<usize>,
 }
 
@@ -108,6 +111,7 @@ fn read(path: Option<&Path>) -> io::Result<Vec<u8>> {
 /// The entries of a dump.
 fn entries(bytes: &[u8], format: Format) -> Result<Vec<Entry>, Failure> {
     match format.device {
+        Device::Efa => Ok(efa::entries(bytes, format)),
         #[cfg(feature = "mlx5")]
         Device::Mlx5 => Ok(mlx5::entries(bytes, format)),
         #[cfg(not(feature = "mlx5"))]
@@ -124,6 +128,7 @@ fn traced(device: &str, queue: trace::Queue, bytes: &[u8]) -> Option<Entry> {
     match (device, queue) {
         #[cfg(feature = "mlx5")]
         ("mlx5", queue) => Some(mlx5::traced(queue, bytes)),
+        ("efa", queue) => Some(efa::traced(queue, bytes)),
         _ => None,
     }
 }

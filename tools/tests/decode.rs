@@ -101,6 +101,18 @@ fn a_trace_is_recognised_and_its_entries_decoded() {
 }
 
 #[test]
+fn efa_entries_are_read_by_their_own_names() {
+    let request =
+        format!("0500801c 03000100 00000000 07000000 09000000 {}{}", "00".repeat(12), "00".repeat(32));
+    let (code, text, said) = decode("--device efa", &request);
+    assert!(code == 0 && text.contains("EFA request SEND, id 5, to queue pair 0x3"), "{text}{said}");
+    let (code, text, _) = decode("--device efa --kind cqe", "01000813 09000000 00000000 00000000");
+    assert!(code == 0 && text.contains("REMOTE_ERROR_ABORT"), "{text}");
+    let trace = "{\"t\":1,\"slot\":0,\"event\":\"cqe\",\"device\":\"efa\",\"bytes\":\"01000813090000000000000000000000\"}";
+    assert!(decode("", trace).1.contains("EFA completion of request 1, queue pair 0x9"));
+}
+
+#[test]
 fn what_is_no_dump_has_its_own_exit_codes() {
     assert_eq!(decode("/nonexistent/dump", "").0, 10);
     let (code, _, said) = decode("", "hello world");

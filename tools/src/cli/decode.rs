@@ -21,6 +21,7 @@ Examples:
   ibv decode --kind ring sq.hex            a send queue, with gaps and where it goes on
   ibv decode --kind cqe --slot 128 cq.bin  completions in slots of 128 bytes
   ibv decode --kind receive --slot 32 rq.bin
+  ibv decode --device efa --kind cqe --slot 32 cq.bin
   ibv decode trace.jsonl                   what a program did to a device
 ";
 
@@ -34,7 +35,7 @@ pub(super) struct DecodeArgs {
     /// Whose formats; a trace says it itself
     #[arg(long, value_enum, default_value = "mlx5")]
     device: Device,
-    /// Bytes of a slot of completions or receives [default: 64 for completions, all of it for one receive]
+    /// Bytes of a slot [default: completions mlx5 64, efa 16; receives mlx5 all, efa 16; requests efa 64]
     #[arg(long, value_name = "BYTES", value_parser = slot)]
     slot: Option<usize>,
     /// Print one JSON object
