@@ -321,3 +321,8 @@ fn many_times_round_both_rings_nothing_is_lost() {
         }
     });
 }
+
+#[test]
+fn all_of_this_on_newer_rdma_cores() {
+    srd::on_newer_rdma_cores();
+}

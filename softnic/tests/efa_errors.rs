@@ -393,3 +393,8 @@ fn a_killed_context_takes_its_queue_pairs_along() {
         ends(rig, &a, 1, Status::RemoteBadDestQpn);
     });
 }
+
+#[test]
+fn all_of_this_on_newer_rdma_cores() {
+    srd::on_newer_rdma_cores();
+}

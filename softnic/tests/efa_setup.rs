@@ -307,3 +307,8 @@ fn both_kinds_of_device_live_in_one_machine() {
     drop(opened);
     let _ = writes(&rig);
 }
+
+#[test]
+fn all_of_this_on_newer_rdma_cores() {
+    srd::on_newer_rdma_cores();
+}

@@ -97,6 +97,8 @@ pub struct Engine {
     pub addresses: Addresses,
     /// All devices of the machine, by index.
     pub devices: Vec<Device>,
+    /// Queue pairs that had something to do at the last look.
+    ready: Vec<u16>,
     landings: BTreeMap<u64, Landing>,
     next_landing: u64,
     timers: BTreeSet<Timer>,
@@ -118,6 +120,7 @@ impl Engine {
             cqs: Cqs::default(),
             addresses: Addresses::default(),
             devices,
+            ready: Vec::new(),
             landings: BTreeMap::new(),
             next_landing: 0,
             timers: BTreeSet::new(),
@@ -148,8 +151,12 @@ impl Engine {
     /// Looks at all doorbells; true if any was rung.
     pub fn scan(&mut self, shared: &mut Shared) -> bool {
         let mut any = false;
+        self.ready.clear();
         for qp in self.qps.values_mut() {
             any |= qp.fetch(shared);
+            if qp.has_pending() || qp.must_flush() {
+                self.ready.push(qp.qpn);
+            }
         }
         for (_, cq) in self.cqs.iter_mut() {
             cq.look();
@@ -160,7 +167,7 @@ impl Engine {
     /// Everything that could be done now, in a fixed order.
     pub fn units(&self) -> Vec<Unit> {
         let mut units = self.landing_units();
-        for qp in self.qps.values() {
+        for qp in self.ready.iter().filter_map(|qpn| self.qps.get(qpn)) {
             if qp.can_send() {
                 units.push(Unit::Send(qp.qpn));
             } else if qp.must_flush() {

@@ -84,6 +84,11 @@ impl Requester {
 }
 
 impl Qp {
+    /// Whether a request waits to be started.
+    pub fn has_pending(&self) -> bool {
+        !self.requester.pending.is_empty()
+    }
+
     /// Whether a request could start now.
     pub fn can_send(&self) -> bool {
         self.state == QpState::Rts && !self.requester.pending.is_empty() && self.requester.has_room()
