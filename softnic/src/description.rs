@@ -458,6 +458,27 @@ mod tests {
     }
 
     #[test]
+    fn an_efa_device_needs_a_name_alone_and_says_what_is_off() {
+        let text =
+            "[[device]]\nname='rdmap0s6'\nkind='efa'\nefa={write=false,max_rdma_size=1000}\n[[device.port]]";
+        let d = Description::parse(text).unwrap();
+        let device = &d.devices[0];
+        assert_eq!((device.kind, device.efa.write, device.efa.read), (Kind::Efa, false, true));
+        assert_eq!((device.efa.max_rdma_size, device.ports[0].max_message), (1000, 8928));
+        assert_eq!(device.ports[0].gids.len(), 1);
+        for (more, want) in [
+            ("efa={max_sq_sge=9}\n[[device.port]]", "max_sq_sge 9"),
+            ("efa={speed=1}\n[[device.port]]", "speed"),
+            ("[[device.port]]\nlink='ib'", "link layer"),
+            ("[[device.port]]\n[[device.port]]", "2 ports"),
+        ] {
+            let text = format!("[[device]]\nname='a'\nkind='efa'\n{more}");
+            let error = Description::parse(&text).unwrap_err().to_string();
+            assert!(error.contains(want), "{error} should name {want}");
+        }
+    }
+
+    #[test]
     fn every_mtu_has_its_code() {
         for (mtu, code) in [(256, 1), (512, 2), (1024, 3), (2048, 4), (4096, 5)] {
             let port =

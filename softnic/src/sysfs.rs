@@ -164,6 +164,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_efa_device_has_a_place_on_the_bus_and_a_driver() {
+        let root = std::env::temp_dir().join(format!("softnic-sysfs-efa-{}", std::process::id()));
+        write_tree(&root, &Description::efa(2)).unwrap();
+        let device = root.join("class/infiniband/rdmap1s6");
+        let text = |p: &str| fs::read_to_string(device.join(p)).unwrap();
+        assert_eq!(text("board_id"), "SOFTNIC_EFA\n");
+        assert_eq!(text("device/device"), "0xefa1\n");
+        assert_eq!(text("ports/1/gids/0"), "fe80:0000:0000:0000:0efa:0000:00aa:bb01\n");
+        assert!(!device.join("ports/1/gids/1").exists());
+        assert_eq!(device.join("device").canonicalize().unwrap().file_name().unwrap(), "0000:00:06.1");
+        assert_eq!(device.join("device/driver").canonicalize().unwrap().file_name().unwrap(), "efa");
+        fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
     fn the_tree_names_devices_addresses_and_types() {
         let root = std::env::temp_dir().join(format!("softnic-test-sysfs-{}", std::process::id()));
         write_tree(&root, &Description::standard(Link::Roce, 2)).unwrap();
