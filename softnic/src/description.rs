@@ -135,9 +135,27 @@ pub struct DeviceDescription {
     /// Register pages: handed out on demand (`dynamic`), or fixed at open as by old kernels (`static`).
     #[serde(default)]
     pub uar: Uar,
+    /// What completion entries of mlx5 look like.
+    #[serde(default)]
+    pub cqe: CqeFormat,
     /// Sizes and capabilities, if it is an EFA device.
     #[serde(default)]
     pub efa: Limits,
+}
+
+/// What completion entries of mlx5 look like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CqeFormat {
+    /// Each for itself, and without data.
+    #[default]
+    Plain,
+    /// Small messages in the entry, for queue pairs that ask for it or allow it, as on hardware.
+    Inline,
+    /// Small messages in the entry, asked for or not: to see a program refuse them.
+    InlineAlways,
+    /// Successes as compressed blocks, which no program can have asked for: to see it refuse them.
+    Compressed,
 }
 
 /// How a context gets its register (UAR) pages.
@@ -325,6 +343,7 @@ fn efa_device(index: u16) -> DeviceDescription {
         guid,
         ports: vec![port],
         uar: Uar::Dynamic,
+        cqe: CqeFormat::Plain,
         efa: Limits::default(),
     }
 }
@@ -375,6 +394,7 @@ fn standard_device(link: Link, index: u16) -> DeviceDescription {
         guid,
         ports: vec![port],
         uar: Uar::Dynamic,
+        cqe: CqeFormat::Plain,
         efa: Limits::default(),
     }
 }

@@ -7,6 +7,7 @@ use crate::fault::Faults;
 use crate::memory::{Fault, Pinned};
 use crate::mlx5::cqe::{Cqe, Kind};
 use crate::mlx5::moderation::Moderation;
+use crate::mlx5::scatter::compress;
 use crate::trace::{Breach, Event, Kind as Device, Trace};
 
 /// Counters of completion queues have 24 bits.
@@ -48,6 +49,8 @@ pub struct Cq {
     pub async_events: u32,
     /// It overran: nothing is written any more.
     pub dead: bool,
+    /// Whether successes are written as compressed blocks.
+    pub compressed: bool,
     /// How its events are held back.
     pub moderation: Moderation,
     /// Completions since the last event, and when the first of them was written.
@@ -95,6 +98,7 @@ impl Cq {
             events: 0,
             async_events: 0,
             dead: false,
+            compressed: false,
             moderation: Moderation::default(),
             untold: (0, 0),
             layout,
@@ -119,7 +123,16 @@ impl Cq {
         }
         self.tell_armed(cqe.is_solicited());
         self.untold = if self.untold.0 == 0 { (1, out.now) } else { (self.untold.0 + 1, self.untold.1) };
+        if let Some(before) = cqe.scattered.and_then(|s| s.put(&mut bytes, self.layout.entry_size)) {
+            let slot = (self.producer & (self.layout.entries - 1)) as usize;
+            self.ring.publish(slot * self.layout.entry_size as usize, &before);
+        }
+        let success = !matches!(cqe.kind, Kind::Error { .. });
+        let array = (self.compressed && success).then(|| compress(&mut bytes));
         self.publish(&bytes);
+        if let Some(array) = array {
+            self.publish(&array);
+        }
         if cqe.is_solicited() {
             self.solicited = self.producer;
         }
@@ -304,7 +317,8 @@ mod tests {
         }
 
         fn push(&mut self, cq: &mut Cq, counter: u16) -> Result<(), Overrun> {
-            let cqe = Cqe { qpn: 1, uidx: 0, counter, kind: Kind::Request { opcode: 8, len: 0 } };
+            let cqe =
+                Cqe { qpn: 1, uidx: 0, counter, kind: Kind::Request { opcode: 8, len: 0 }, scattered: None };
             let mut side = CqSide { faults: &mut self.faults, trace: &mut self.trace, now: 0 };
             cq.push(1, &cqe, &mut side)
         }

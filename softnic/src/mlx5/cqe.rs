@@ -4,6 +4,7 @@
 
 use ibv_core::WcStatus;
 
+use crate::mlx5::scatter::Scattered;
 use crate::mlx5::wqe::Opcode;
 
 /// What a completion tells.
@@ -73,6 +74,8 @@ pub struct Cqe {
     pub counter: u16,
     /// What it tells.
     pub kind: Kind,
+    /// The message itself, if it travels in the entry.
+    pub scattered: Option<Scattered>,
 }
 
 impl Cqe {
@@ -174,7 +177,7 @@ mod tests {
     use super::*;
 
     fn cqe(kind: Kind) -> Cqe {
-        Cqe { qpn: 0xabcdef, uidx: 0x11, counter: 0x0203, kind }
+        Cqe { qpn: 0xabcdef, uidx: 0x11, counter: 0x0203, kind, scattered: None }
     }
 
     #[test]

@@ -15,6 +15,7 @@ pub mod region;
 pub mod requester;
 pub mod responder;
 pub mod ring;
+pub mod scatter;
 pub mod srq;
 pub mod transition;
 pub mod uar;

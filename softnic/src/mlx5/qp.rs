@@ -16,6 +16,7 @@ use crate::mlx5::region::Regions;
 use crate::mlx5::requester::Requester;
 use crate::mlx5::responder::Responder;
 use crate::mlx5::ring::Ring;
+use crate::mlx5::scatter::{ScatterToCqe, Scattered};
 use crate::mlx5::srq::Srqs;
 use crate::mlx5::transition::{QpState, Transport};
 use crate::mlx5::wqe::{BASIC_BLOCK, Control, MAX_DESCRIPTOR};
@@ -162,6 +163,8 @@ pub struct Qp {
     pub async_events: u32,
     /// State.
     pub state: QpState,
+    /// What it puts into completion entries.
+    pub scatter: ScatterToCqe,
     /// Its device failed: it does nothing any more.
     pub frozen: bool,
     /// Attributes.
@@ -210,6 +213,7 @@ impl Qp {
             all_signalled: false,
             async_events: 0,
             state: QpState::Reset,
+            scatter: ScatterToCqe::default(),
             frozen: false,
             attr: QpAttr::default(),
             port: Port::default(),
@@ -409,11 +413,23 @@ impl Qp {
     }
 
     pub(crate) fn complete(&mut self, side: Side, counter: u16, kind: Kind, shared: &mut Shared) {
+        self.complete_with(side, counter, kind, None, shared);
+    }
+
+    /// Reports a request, and brings the data of its message if there is any.
+    pub(crate) fn complete_with(
+        &mut self,
+        side: Side,
+        counter: u16,
+        kind: Kind,
+        scattered: Option<Scattered>,
+        shared: &mut Shared,
+    ) {
         if side == Side::Send && shared.trace.strict {
             self.check_unchanged(counter, true, &mut shared.trace);
         }
         let cqn = if side == Side::Send { self.send_cq } else { self.receive_cq };
-        let cqe = Cqe { qpn: self.qpn, uidx: self.uidx, counter, kind };
+        let cqe = Cqe { qpn: self.qpn, uidx: self.uidx, counter, kind, scattered };
         let mut out = CqSide { faults: &mut shared.faults, trace: &mut shared.trace, now: shared.now };
         let Some(cq) = shared.cqs.get_mut(cqn) else { return };
         let was_dead = cq.dead;

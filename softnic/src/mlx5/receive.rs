@@ -7,8 +7,9 @@ use provider_mock::model::{self, Refused, Want};
 use crate::mlx5::async_event;
 use crate::mlx5::cqe::{Kind, Side};
 use crate::mlx5::qp::{Qp, Shared};
-use crate::mlx5::region::Span;
+use crate::mlx5::region::{Span, scatter};
 use crate::mlx5::responder::Refusal;
+use crate::mlx5::scatter::Scattered;
 use crate::mlx5::srq::Receive;
 use crate::mlx5::wqe::decode_receive;
 use crate::rules::Nak;
@@ -64,10 +65,29 @@ impl Qp {
         Ok(spans.map_err(|_| Refused::PROTECTED)?)
     }
 
+    /// Puts a message into the pieces of the next receive, or into the completion entry to come.
+    pub(crate) fn fill(
+        &self,
+        spans: &[Span],
+        data: &[u8],
+        shared: &Shared,
+    ) -> Result<Option<Scattered>, Refusal> {
+        let scattered = self.scatter_to_cqe(Side::Receive, data, shared);
+        if scattered.is_none() {
+            scatter(spans, data).map_err(|_| Refused::PROTECTED)?;
+        }
+        Ok(scattered)
+    }
+
     /// Completes the next receive.
-    pub(crate) fn complete_receive(&mut self, arrival: Kind, shared: &mut Shared) {
+    pub(crate) fn complete_receive(
+        &mut self,
+        arrival: Kind,
+        scattered: Option<Scattered>,
+        shared: &mut Shared,
+    ) {
         let counter = self.take_receive(shared);
-        self.complete(Side::Receive, counter, arrival, shared);
+        self.complete_with(Side::Receive, counter, arrival, scattered, shared);
     }
 
     /// Completes the next receive with an error.

@@ -10,6 +10,7 @@ use crate::fabric::packet::{Body, Function, Operation, Packet, Reply, Request};
 use crate::mlx5::cqe::{Kind, Side};
 use crate::mlx5::qp::{Qp, Shared};
 use crate::mlx5::region::scatter;
+use crate::mlx5::scatter::Scattered;
 use crate::mlx5::transition::QpState;
 use crate::mlx5::wqe::{DataSegment, Opcode, Segment, SendWqe, decode_send};
 use crate::rules::{Nak, Psn, mtu_bytes, packet_count};
@@ -68,6 +69,8 @@ pub struct Outstanding {
     target: Vec<DataSegment>,
     request: Option<Request>,
     outcome: Option<WcStatus>,
+    /// The result, if it travels in the completion entry.
+    scattered: Option<Scattered>,
 }
 
 impl Outstanding {
@@ -208,6 +211,7 @@ impl Qp {
             target: Vec::new(),
             request: None,
             outcome: None,
+            scattered: None,
         };
         if wqe.opcode == Opcode::Nop {
             outstanding.outcome = Some(WcStatus::SUCCESS);
@@ -332,13 +336,20 @@ impl Qp {
 
     fn on_data(&mut self, at: usize, data: &[u8], shared: &Shared) {
         self.acknowledge(at);
+        let scattered = self.scatter_to_cqe(Side::Send, data, shared);
         let Some(outstanding) = self.requester.flight.get_mut(at) else { return };
         let expected = outstanding.needs_data() && outstanding.len == data.len() as u64;
         if !expected || outstanding.outcome.is_some() {
             return;
         }
         let spans = shared.regions.spans(&outstanding.target, self.pd, Want::LocalWrite, outstanding.len);
-        let written = spans.is_ok_and(|spans| scatter(&spans, data).is_ok());
+        let written = match scattered.filter(|_| outstanding.signalled) {
+            Some(scattered) => {
+                outstanding.scattered = Some(scattered);
+                spans.is_ok()
+            }
+            None => spans.is_ok_and(|spans| scatter(&spans, data).is_ok()),
+        };
         outstanding.outcome = Some(if written { WcStatus::SUCCESS } else { WcStatus::LOC_PROT_ERR });
         self.requester.refill();
     }
@@ -425,7 +436,7 @@ impl Qp {
             }
             if done.signalled {
                 let kind = Kind::Request { opcode: done.opcode, len: done.len as u32 };
-                self.complete(Side::Send, done.index, kind, shared);
+                self.complete_with(Side::Send, done.index, kind, done.scattered, shared);
             } else if shared.trace.strict {
                 self.check_unchanged(done.index, true, &mut shared.trace);
             }
@@ -450,6 +461,7 @@ fn failed(index: u16, opcode: u8, psn: Psn, status: WcStatus) -> Outstanding {
         target: Vec::new(),
         request: None,
         outcome: Some(status),
+        scattered: None,
     }
 }
 

@@ -10,7 +10,7 @@ use crate::fabric::packet::{Body, Function, Operation, Packet, Reply, Request};
 use crate::memory;
 use crate::mlx5::cqe::{Kind, Source};
 use crate::mlx5::qp::{Late, Qp, Shared, async_event};
-use crate::mlx5::region::{Span, scatter};
+use crate::mlx5::region::Span;
 use crate::mlx5::transition::QpState;
 use crate::mlx5::wqe::Opcode;
 use crate::rules::{Arrival, Nak, Psn, arrival};
@@ -132,9 +132,9 @@ impl Qp {
         match request.operation {
             Operation::Send { imm } => {
                 let spans = self.receive_spans(request.data.len() as u64, shared)?;
-                scatter(&spans, &request.data).map_err(|_| Refused::PROTECTED)?;
+                let scattered = self.fill(&spans, &request.data, shared)?;
                 let opcode = if imm.is_some() { Opcode::SendImm } else { Opcode::Send };
-                self.complete_receive(arrival_of(packet, request, opcode, imm), shared);
+                self.complete_receive(arrival_of(packet, request, opcode, imm), scattered, shared);
                 Ok(Reply::Ack { psn })
             }
             Operation::Write { addr, rkey, imm } => {
@@ -145,7 +145,7 @@ impl Qp {
                 }
                 self.write(span, rkey, &request.data, shared)?;
                 if imm.is_some() {
-                    self.complete_receive(arrival_of(packet, request, Opcode::WriteImm, imm), shared);
+                    self.complete_receive(arrival_of(packet, request, Opcode::WriteImm, imm), None, shared);
                 }
                 Ok(Reply::Ack { psn })
             }

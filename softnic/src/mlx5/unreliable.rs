@@ -127,9 +127,9 @@ impl Qp {
         match request.operation {
             Operation::Send { imm } => {
                 let spans = self.receive_spans(request.data.len() as u64, shared)?;
-                scatter(&spans, &request.data).map_err(|_| Refused::PROTECTED)?;
+                let scattered = self.fill(&spans, &request.data, shared)?;
                 let opcode = if imm.is_some() { Opcode::SendImm } else { Opcode::Send };
-                self.complete_receive(arrival_of(packet, request, opcode, imm), shared);
+                self.complete_receive(arrival_of(packet, request, opcode, imm), scattered, shared);
             }
             Operation::Write { addr, rkey, imm } => {
                 let span =
@@ -139,7 +139,7 @@ impl Qp {
                 }
                 self.write(span, rkey, &request.data, shared)?;
                 if imm.is_some() {
-                    self.complete_receive(arrival_of(packet, request, Opcode::WriteImm, imm), shared);
+                    self.complete_receive(arrival_of(packet, request, Opcode::WriteImm, imm), None, shared);
                 }
             }
             // No such requests on this service: the other side's device doesn't send them.
@@ -184,7 +184,7 @@ impl Qp {
             source: Source { qpn: packet.source, lid: packet.from.lid, sl: datagram.sl, global },
             solicited: datagram.solicited,
         };
-        self.complete_receive(arrival, shared);
+        self.complete_receive(arrival, None, shared);
         Ok(())
     }
 

@@ -7,13 +7,14 @@ use std::os::fd::RawFd;
 use ibv_core::Access;
 use provider_mock::model;
 
-use crate::description::Kind;
+use crate::description::{CqeFormat, Kind};
 use crate::host::Host;
 use crate::memory::{self, Mapping};
 use crate::mlx5::abi as mlx5;
 use crate::mlx5::cq::{Cq, CqLayout};
 use crate::mlx5::qp::{Qp, QpLayout};
 use crate::mlx5::region::Region;
+use crate::mlx5::scatter::ScatterToCqe;
 use crate::mlx5::transition::Transport;
 use crate::mlx5::wqe::MAX_DESCRIPTOR;
 use crate::uverbs::abi::{DestroyCqResp, QpCap};
@@ -190,6 +191,7 @@ impl Host {
             ignore_overrun: new.flags & IGNORE_OVERRUN != 0,
         };
         let mut cq = Cq::new(context, layout)?;
+        cq.compressed = self.device(context)?.cqe == CqeFormat::Compressed;
         let uar = self.context(context)?;
         cq.page = match driver.flags & mlx5::CQ_UAR_PAGE_INDEX {
             0 => 0,
@@ -250,6 +252,7 @@ impl Host {
             receive_shift: if driver.rq_wqe_count == 0 { 0 } else { driver.rq_wqe_shift },
         };
         let mut qp = Qp::new(qpn, context, layout)?;
+        let format = self.device(context)?.cqe;
         let uar = self.context(context)?;
         let (register, page) = pick_page(uar, driver)?;
         check_page(uar, page)?;
@@ -257,6 +260,7 @@ impl Host {
         (qp.device, qp.page, qp.uidx) = (uar.device, page, driver.uidx);
         (qp.pd, qp.send_cq, qp.receive_cq) = (new.pd, new.send_cq, new.receive_cq);
         (qp.transport, qp.srq) = (transport, new.srq);
+        qp.scatter = ScatterToCqe::new(format, transport, driver.flags, new.all_signalled);
         (qp.user_handle, qp.all_signalled) = (new.user_handle, new.all_signalled);
         let cap = new.cap;
         qp.caps = [cap.max_send_wr, cap.max_recv_wr, cap.max_send_sge, cap.max_recv_sge, cap.max_inline_data];
