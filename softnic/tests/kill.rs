@@ -126,12 +126,85 @@ fn load(session: &str) {
     peer::tell(&format!("{:?} after {} of {}", counts.first_error.unwrap(), counts.done, counts.posted));
 }
 
+/// How many requests each of two that race has to finish, and how often it says how far it is.
+const RACE: u64 = 3000;
+const STAGE: u64 = 100;
+
+/// Finishes its requests, telling how far it is, and serves the other one until it is told to stop.
+fn race(session: &str) {
+    let config = Config { session: Some(session.to_owned()), ..Config::thread() };
+    let Some(mut rig) = Rig::start(config) else { return peer::tell("skipped") };
+    let end = rig.end(shape());
+    end.to_init(shape());
+    let remote = exchange(&end);
+    assert_eq!((end.to_rtr(remote.qpn, shape()), end.to_rts(shape())), (0, 0));
+    peer::tell("ready");
+    assert_eq!(peer::hear(), "go");
+    let mut counts = Counts::default();
+    while counts.done < RACE {
+        while counts.posted < RACE && counts.posted - counts.done < WINDOW {
+            // Neither waits for the other's receives.
+            let id = counts.posted;
+            end.post(&Send { id, ..request(&end, &remote, id - id % 4) });
+            counts.posted += 1;
+        }
+        let before = counts.done;
+        match poll(end.cq) {
+            Some(wc) => counts.count(&wc),
+            None => std::thread::yield_now(),
+        }
+        assert_eq!(counts.first_error, None);
+        if counts.done > before && counts.done % STAGE == 0 {
+            peer::tell(&counts.done.to_string());
+        }
+    }
+    assert_eq!(peer::hear(), "stop");
+    drop(end);
+    rig.settle();
+}
+
+#[test]
+fn two_busy_processes_both_get_on() {
+    let session = format!("race-{}", std::process::id());
+    let mut peers = [(); 2].map(|()| Peer::start("race", &session, &[]));
+    let [a, b] = peers.each_mut().map(|p| p.heard("its queue pair"));
+    if a == "skipped" {
+        return;
+    }
+    peers[0].say(&b);
+    peers[1].say(&a);
+    peers.iter_mut().for_each(|p| assert_eq!(p.heard("that it is ready"), "ready"));
+    peers.iter_mut().for_each(|p| p.say("go"));
+    let start = Instant::now();
+    let mut far = [0u64; 2];
+    while far.iter().all(|n| *n < RACE) {
+        for (peer, far) in peers.iter_mut().zip(&mut far) {
+            while let Some(line) = peer.heard_already() {
+                *far = line.parse().unwrap();
+            }
+        }
+        assert!(start.elapsed() < DEADLINE, "{far:?} of {RACE}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let [ahead, behind] = [far[0].max(far[1]), far[0].min(far[1])];
+    println!("{behind} while the other one finished {ahead}");
+    assert!(behind >= RACE / 10, "{behind} while the other one finished {ahead}");
+    for (peer, mut far) in peers.iter_mut().zip(far) {
+        while far < RACE {
+            far = peer.heard("how far it is").parse().unwrap();
+        }
+    }
+    peers.iter_mut().for_each(|p| p.say("stop"));
+    peers.iter_mut().for_each(|p| assert!(p.wait().success(), "{}", p.noise));
+}
+
 /// Not a test of its own: what a peer runs. Alone, it shows that no role is set.
 #[test]
 fn the_other_process() {
     match peer::role() {
         None => assert_eq!(std::env::var("SOFTNIC_TEST_ROLE").ok(), None),
         Some((role, session)) if role == "load" => load(&session),
+        Some((role, session)) if role == "race" => race(&session),
         Some((role, _)) => panic!("no role {role}"),
     }
 }

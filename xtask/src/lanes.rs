@@ -4,7 +4,7 @@
 use crate::{
     new_provider, pair, rdma_core, sanitizers,
     sh::{Result, cargo, debian_packages, nightly, program, root, run, succeeds, target},
-    suite, tidy, vm,
+    softnic, suite, tidy, vm,
     workspace::{FEATURES, cargo_all},
 };
 
@@ -63,6 +63,7 @@ pub(crate) const LANES: &[Lane] = &[
     everybody("doc", "documentation builds without a warning", doc),
     everybody("conformance", "the suite over every provider built in", conformance),
     everybody("mutants", "the suite catches every broken provider", mutants),
+    everybody("devices", "`ibv devices` and `ibv doctor` on software devices of each kind", softnic::lane),
     everybody("two-processes", "a file crosses between processes on software ConnectX devices", pair::lane),
     everybody(
         "out-of-tree",

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::{rdma_core, sh, workspace};
+use crate::{lanes::Ran, rdma_core, sh, workspace};
 
 const USAGE: &str = "usage: cargo xtask softnic [OPTION]... -- COMMAND [ARGUMENT]...
 
@@ -53,6 +53,32 @@ pub(crate) fn run(args: &[String]) -> sh::Result<()> {
         Some(code) => std::process::exit(code),
         None => Err(format!("{}: {status}", options.command[0]).into()),
     }
+}
+
+/// The lane in which our own command line looks at software devices: it lists them, and finds nothing amiss.
+pub(crate) fn lane() -> sh::Result<Ran> {
+    if let Err(why) = sh::debian_packages(&["ibverbs-providers", "libibverbs1"]) {
+        return Ok(Ran::Not(why.to_string()));
+    }
+    let ibv = workspace::program_of_ours("ibv")?;
+    let session = format!("xtask-look-{}", std::process::id());
+    let kinds = [("mlx5", "ib", "mlx5_1"), ("mlx5", "roce", "mlx5_1"), ("efa", "ib", "rdmap1s6")];
+    for (device, link, second) in kinds {
+        let on_devices = |what: &str| {
+            let mut command = Command::new(sh::this_program()?);
+            command.args(["softnic", "--device", device, "--link", link, "--count", "2"]);
+            sh::output(command.args(["--session", &session, "--"]).arg(&ibv).arg(what))
+        };
+        let listed = on_devices("devices")?;
+        if !listed.contains(&format!("{second} (software, in user space), claimed")) {
+            return Err(format!("ibv devices on {device} over {link}: no {second}: {listed}").into());
+        }
+        let found = on_devices("doctor")?;
+        if !found.contains("RDMA can be used: 0 error(s)") {
+            return Err(format!("ibv doctor on {device} over {link}: {found}").into());
+        }
+    }
+    Ok(Ran::Passed)
 }
 
 fn parse(args: &[String]) -> sh::Result<Options> {

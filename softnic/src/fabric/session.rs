@@ -211,6 +211,17 @@ mod tests {
     }
 
     #[test]
+    fn a_peer_found_dead_while_sending_is_told_by_the_next_pump() {
+        let (mut a, b) = pair("dead");
+        let slot = b.slot();
+        assert!(a.send(slot, &packet(1, 1)));
+        drop(b);
+        assert!(!a.send(slot, &packet(2, 1)));
+        assert_eq!(a.pump().1, [slot], "what was sent before needs its silence");
+        assert!(a.pump().1.is_empty(), "once");
+    }
+
+    #[test]
     fn nonsense_ends_the_connection() {
         let (a, mut b) = pair("nonsense");
         let mut stream = UnixStream::connect_addr(&address(&a.name, b.slot()).unwrap()).unwrap();

@@ -2,8 +2,11 @@
 //! the other end is in `session`.
 
 use std::collections::VecDeque;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read};
 use std::os::unix::net::UnixStream;
+
+use rustix::io::Errno;
+use rustix::net::SendFlags;
 
 use super::packet::Packet;
 
@@ -43,12 +46,13 @@ impl Outgoing {
     pub(super) fn flush(&mut self) -> io::Result<()> {
         while !self.queue.is_empty() {
             let (front, _) = self.queue.as_slices();
-            match self.stream.write(front) {
+            // Not `write`: a peer that died must not cost the program a SIGPIPE.
+            match rustix::net::send(&self.stream, front, SendFlags::NOSIGNAL) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(n) => drop(self.queue.drain(..n)),
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) => return Err(e),
+                Err(Errno::WOULDBLOCK) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
             }
         }
         Ok(())

@@ -80,6 +80,18 @@ impl Peer {
         panic!("process {} did not tell {what}: {}", self.pid(), self.noise);
     }
 
+    /// A line that it has told, if there is one.
+    pub fn heard_already(&mut self) -> Option<String> {
+        while let Ok(line) = self.lines.try_recv() {
+            if let Some(told) = line.strip_prefix(MARK) {
+                return Some(told.to_owned());
+            }
+            self.noise += &line;
+            self.noise.push('\n');
+        }
+        None
+    }
+
     /// Kills it as `kill -9` does.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
