@@ -44,6 +44,12 @@ fn shape(queue_pairs: usize) -> (u16, usize) {
     (devices as u16, queue_pairs / devices)
 }
 
+/// What is counted: posts, all that the device does, polls.
+#[inline(never)]
+fn op_rounds(mesh: &mut Mesh, pairs: &[(usize, usize)], rounds: std::ops::Range<u64>) {
+    rounds.for_each(|round| mesh.round(pairs, round));
+}
+
 fn main() {
     let numbers: Vec<usize> = std::env::args().skip(1).filter_map(|a| a.parse().ok()).collect();
     let [queue_pairs, rounds] = numbers[..] else { panic!("usage: scale QUEUE_PAIRS ROUNDS") };
@@ -60,7 +66,7 @@ fn main() {
     // The first rounds grow buffers to their lasting size.
     (0..8).for_each(|round| mesh.round(&pairs, round));
     let bytes = IN_USE.load(Ordering::Relaxed).saturating_sub(before);
-    (8..8 + rounds as u64).for_each(|round| mesh.round(&pairs, round));
+    op_rounds(&mut mesh, &pairs, 8..8 + rounds as u64);
     println!("operations {}", pairs.len() * rounds);
     println!("bytes_per_queue_pair {}", bytes / queue_pairs);
 }

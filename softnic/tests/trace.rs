@@ -1,5 +1,6 @@
 //! The trace: the same bytes for the same seed, and enough in them to follow every request.
 
+mod peer;
 mod rig;
 
 use std::path::PathBuf;
@@ -43,6 +44,30 @@ fn a_seed_gives_the_same_bytes_each_time() {
     let Some(first) = traced(7, "first") else { return };
     assert_eq!(traced(7, "again").as_ref(), Some(&first));
     assert_ne!(traced(8, "other").as_ref(), Some(&first));
+}
+
+#[test]
+fn another_process_writes_the_same_bytes() {
+    let Some([here, _]) = traced(7, "here") else { return };
+    let path = file("elsewhere");
+    let mut other = peer::Peer::start("trace", path.to_str().unwrap(), &[]);
+    assert!(other.wait().success(), "{}", other.noise);
+    let there = std::fs::read_to_string(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    assert!(here == there, "{} bytes here, {} there", here.len(), there.len());
+}
+
+/// Not a test of its own: what a peer runs. Alone, it shows that no role is set.
+#[test]
+fn the_other_process() {
+    match peer::role() {
+        None => assert_eq!(std::env::var("SOFTNIC_TEST_ROLE").ok(), None),
+        Some((role, path)) if role == "trace" => {
+            let [json, _] = traced(7, "other-process").expect("the parent has libibverbs too");
+            std::fs::write(path, json).unwrap();
+        }
+        Some((role, _)) => panic!("no role {role}"),
+    }
 }
 
 #[test]

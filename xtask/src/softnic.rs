@@ -1,10 +1,13 @@
 //! `cargo xtask softnic -- COMMAND…`: runs any command on software RDMA devices. What the devices do is in the `softnic` crate.
 
+mod scale;
+
 use std::process::Command;
 
 use crate::{lanes::Ran, rdma_core, sh, workspace};
 
 const USAGE: &str = "usage: cargo xtask softnic [OPTION]... -- COMMAND [ARGUMENT]...
+       cargo xtask softnic --scale
 
 Runs a command on software RDMA devices: unmodified programs over unmodified libibverbs, libmlx5 and libefa.
 
@@ -18,6 +21,7 @@ Runs a command on software RDMA devices: unmodified programs over unmodified lib
   --trace FILE      write what the devices do, as JSON lines; `-`: as text, to standard error
   --trace-text FILE the same as text for people; both are described in softnic/README.md
   --strict          report breaches of the hardware's rules on standard error
+  --scale           count what an operation costs with 1, 32 and 1024 queue pairs (needs valgrind)
   --rdma-core SUITE run on the rdma-core of this Debian suite, or of the `newest` (built by `cargo xtask rdma-core`)";
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -33,6 +37,9 @@ pub(crate) fn run(args: &[String]) -> sh::Result<()> {
     if args.first().is_none_or(|a| a == "--help" || a == "-h") {
         println!("{USAGE}");
         return Ok(());
+    }
+    if args == ["--scale"] {
+        return scale::run();
     }
     let options = parse(args)?;
     sh::debian_packages(&["ibverbs-providers", "libibverbs1"])?;
