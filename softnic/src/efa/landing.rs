@@ -143,7 +143,7 @@ mod tests {
     fn regions(base: u64, len: u64) -> (Regions, u32) {
         let mut regions = Regions::default();
         let facts = model::Region { lkey: 0, rkey: 0, pd: 1, base, len, access: Access::LOCAL_WRITE };
-        let key = regions.insert(Region { context: 1, facts, base, mapping: None });
+        let key = regions.insert(Region { context: 1, facts, base, mapping: None, window: None });
         (regions, key)
     }
 

@@ -100,6 +100,11 @@ pub enum Operation {
         /// Immediate data.
         imm: Option<[u8; 4]>,
     },
+    /// SEND that takes back a memory window of the receiver.
+    SendInvalidate {
+        /// The window's key.
+        rkey: u32,
+    },
     /// RDMA WRITE.
     Write {
         /// Target address.

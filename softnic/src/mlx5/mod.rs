@@ -7,6 +7,7 @@ pub mod cq;
 pub mod cqe;
 pub mod cqs;
 pub mod moderation;
+pub mod operation;
 pub mod port;
 pub mod qp;
 pub mod qps;
@@ -20,6 +21,7 @@ pub mod srq;
 pub mod transition;
 pub mod uar;
 pub mod unreliable;
+pub mod window;
 pub mod wqe;
 
 use crate::fabric::INDEX_BITS;

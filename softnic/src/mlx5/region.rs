@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use provider_mock::model::{self, Denied, Range, Want};
 
 use crate::memory::{self, Fault, Mapping};
+use crate::mlx5::window::Window;
 use crate::mlx5::wqe::DataSegment;
 
 /// A registered region.
@@ -18,6 +19,8 @@ pub struct Region {
     pub base: u64,
     /// The device's own mapping, if a dma-buf was registered.
     pub mapping: Option<Mapping>,
+    /// If it is a memory window: what is bound to it.
+    pub window: Option<Window>,
 }
 
 /// A span of memory that was checked.
@@ -32,9 +35,9 @@ pub struct Span {
 /// All regions of the process, by key.
 #[derive(Debug, Default)]
 pub struct Regions {
-    slots: BTreeMap<u32, (u8, Region)>,
+    pub(crate) slots: BTreeMap<u32, (u8, Region)>,
     /// The tag of the last region in each slot: the next one there gets another.
-    tags: BTreeMap<u32, u8>,
+    pub(crate) tags: BTreeMap<u32, u8>,
 }
 
 impl Regions {
@@ -96,7 +99,7 @@ impl Regions {
 
     /// Checks an access of `len` bytes at `addr`.
     pub fn span(&self, key: u32, pd: u32, want: Want, addr: u64, len: u64) -> Result<Span, Denied> {
-        let region = self.get(key);
+        let region = self.get(key).filter(|r| r.window.is_none() || want.remote());
         let offset = model::check(region.map(|r| &r.facts), pd, &Range { addr, len, key }, want)?;
         let base = region.map_or(0, |r| r.base);
         Ok(Span { addr: base.wrapping_add(offset), len })
@@ -159,7 +162,7 @@ mod tests {
     fn region(pd: u32, base: u64, len: u64) -> Region {
         let access = ibv_core::Access::from_bits_retain(7);
         let facts = model::Region { lkey: 0, rkey: 0, pd, base, len, access };
-        Region { context: 1, facts, base, mapping: None }
+        Region { context: 1, facts, base, mapping: None, window: None }
     }
 
     #[test]

@@ -3,11 +3,12 @@
 
 use std::collections::VecDeque;
 
-use ibv_core::{Op, WcStatus};
+use ibv_core::WcStatus;
 use provider_mock::model::{self, Retry, Start, Want};
 
-use crate::fabric::packet::{Body, Function, Operation, Packet, Reply, Request};
+use crate::fabric::packet::{Body, Packet, Reply, Request};
 use crate::mlx5::cqe::{Kind, Side};
+use crate::mlx5::operation::{op, operation};
 use crate::mlx5::qp::{Qp, Shared};
 use crate::mlx5::region::scatter;
 use crate::mlx5::scatter::Scattered;
@@ -179,6 +180,7 @@ impl Qp {
         self.fetched = index.wrapping_add(control.basic_blocks().min(self.unfetched()));
         shared.trace.wqe(Device::Mlx5, self.qpn, Queue::Send, index, || bytes.clone());
         let built = match decode_send(&bytes, self.qpn, index, self.transport) {
+            Ok(wqe) if wqe.bind.is_some() => self.bind_window(&wqe, shared),
             Ok(wqe) => self.build(wqe, shared),
             Err(malformed) => {
                 crate::log::debug(|| format!("queue pair {:#x} request {index}: {malformed}", self.qpn));
@@ -450,6 +452,13 @@ impl Requester {
     }
 }
 
+/// A request that was carried out at once, and completes in its turn.
+pub(crate) fn done(wqe: &SendWqe) -> Outstanding {
+    let signalled = wqe.control.signalled();
+    let psn = Psn::new(0);
+    Outstanding { signalled, ..failed(wqe.control.index, wqe.opcode as u8, psn, WcStatus::SUCCESS) }
+}
+
 fn failed(index: u16, opcode: u8, psn: Psn, status: WcStatus) -> Outstanding {
     Outstanding {
         index,
@@ -462,36 +471,5 @@ fn failed(index: u16, opcode: u8, psn: Psn, status: WcStatus) -> Outstanding {
         request: None,
         outcome: Some(status),
         scattered: None,
-    }
-}
-
-/// The rule-book's word for an operation; it has none for a NOP.
-fn op(opcode: Opcode) -> Option<Op> {
-    Some(match opcode {
-        Opcode::Nop => return None,
-        Opcode::Write => Op::Write,
-        Opcode::WriteImm => Op::WriteWithImm(0),
-        Opcode::Send => Op::Send,
-        Opcode::SendImm => Op::SendWithImm(0),
-        Opcode::Read => Op::Read,
-        Opcode::CompareSwap => Op::CompareSwap { compare: 0, swap: 0 },
-        Opcode::FetchAdd => Op::FetchAdd(0),
-    })
-}
-
-fn operation(wqe: &SendWqe, len: u32) -> Operation {
-    let (addr, rkey) = wqe.remote;
-    let (operand, compare) = wqe.operands;
-    let imm = Some(wqe.control.imm);
-    match wqe.opcode {
-        Opcode::Write => Operation::Write { addr, rkey, imm: None },
-        Opcode::WriteImm => Operation::Write { addr, rkey, imm },
-        Opcode::Read => Operation::Read { addr, rkey, len },
-        Opcode::FetchAdd => Operation::Atomic { addr, rkey, function: Function::Add(operand) },
-        Opcode::CompareSwap => {
-            Operation::Atomic { addr, rkey, function: Function::CompareSwap(compare, operand) }
-        }
-        Opcode::SendImm => Operation::Send { imm },
-        Opcode::Send | Opcode::Nop => Operation::Send { imm: None },
     }
 }

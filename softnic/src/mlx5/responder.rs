@@ -137,6 +137,14 @@ impl Qp {
                 self.complete_receive(arrival_of(packet, request, opcode, imm), scattered, shared);
                 Ok(Reply::Ack { psn })
             }
+            Operation::SendInvalidate { rkey } => {
+                let spans = self.receive_spans(request.data.len() as u64, shared)?;
+                shared.regions.invalidate(rkey, self.qpn, self.pd).map_err(|_| Nak::RemoteAccess)?;
+                let scattered = self.fill(&spans, &request.data, shared)?;
+                let arrival = arrival_of(packet, request, Opcode::SendInvalidate, Some(rkey.to_be_bytes()));
+                self.complete_receive(arrival, scattered, shared);
+                Ok(Reply::Ack { psn })
+            }
             Operation::Write { addr, rkey, imm } => {
                 let span =
                     self.remote_span(Want::RemoteWrite, addr, rkey, request.data.len() as u64, shared)?;
@@ -177,6 +185,9 @@ impl Qp {
         if !Access::from_bits_retain(self.attr.access).contains(want.right()) {
             return Err(Nak::RemoteAccess.into());
         }
+        if !shared.regions.is_open_to(rkey, self.qpn) {
+            return Err(Nak::RemoteAccess.into());
+        }
         shared.regions.span(rkey, self.pd, want, addr, len).map_err(|denied| denied_nak(denied, want).into())
     }
 
@@ -214,7 +225,9 @@ impl Qp {
     fn repeat(&mut self, request: &Request, shared: &mut Shared) -> Option<Reply> {
         let psn = request.psn;
         match request.operation {
-            Operation::Send { .. } | Operation::Write { .. } => Some(Reply::Ack { psn }),
+            Operation::Send { .. } | Operation::SendInvalidate { .. } | Operation::Write { .. } => {
+                Some(Reply::Ack { psn })
+            }
             Operation::Read { addr, rkey, len } => {
                 let span = self.remote_span(Want::RemoteRead, addr, rkey, u64::from(len), shared).ok()?;
                 let mut data = Vec::new();

@@ -143,7 +143,7 @@ impl Qp {
                 }
             }
             // No such requests on this service: the other side's device doesn't send them.
-            Operation::Read { .. } | Operation::Atomic { .. } => {}
+            Operation::SendInvalidate { .. } | Operation::Read { .. } | Operation::Atomic { .. } => {}
         }
         Ok(())
     }

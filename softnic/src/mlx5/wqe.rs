@@ -3,6 +3,7 @@
 //! Layouts: `mlx5dv.h` of rdma-core (`mlx5_wqe_ctrl_seg`, `_raddr_seg`, `_atomic_seg`, `_data_seg`, `mlx5_wqe_inl_data_seg`).
 
 use crate::mlx5::transition::Transport;
+use crate::mlx5::window::Bind;
 
 /// Bytes of a basic block, the unit in which send queues count.
 pub const BASIC_BLOCK: usize = 64;
@@ -18,6 +19,7 @@ const INLINE: u32 = 1 << 31;
 #[allow(missing_docs, reason = "the operations' own names")]
 pub enum Opcode {
     Nop = 0x00,
+    SendInvalidate = 0x01,
     Write = 0x08,
     WriteImm = 0x09,
     Send = 0x0a,
@@ -25,20 +27,22 @@ pub enum Opcode {
     Read = 0x10,
     CompareSwap = 0x11,
     FetchAdd = 0x12,
+    /// Changes a key: here, binds or invalidates a memory window.
+    Umr = 0x25,
 }
 
 impl Opcode {
     /// By its number.
     pub fn from_code(code: u8) -> Option<Self> {
         use Opcode::*;
-        [Nop, Write, WriteImm, Send, SendImm, Read, CompareSwap, FetchAdd]
+        [Nop, SendInvalidate, Write, WriteImm, Send, SendImm, Read, CompareSwap, FetchAdd, Umr]
             .into_iter()
             .find(|o| *o as u8 == code)
     }
 
     /// Whether it has a remote address.
     pub fn is_rdma(self) -> bool {
-        !matches!(self, Self::Nop | Self::Send | Self::SendImm)
+        !matches!(self, Self::Nop | Self::Umr | Self::Send | Self::SendImm | Self::SendInvalidate)
     }
 
     /// Whether it is an atomic.
@@ -51,18 +55,22 @@ impl Opcode {
         self == Self::Read || self.is_atomic()
     }
 
+    fn handles_windows(self) -> bool {
+        matches!(self, Self::Umr | Self::SendInvalidate)
+    }
+
     /// Whether a queue pair of this service has it (IB spec vol. 1, table of operations by service).
     pub fn exists_on(self, transport: Transport) -> bool {
         match transport {
             Transport::Rc => true,
-            Transport::Uc => !self.writes_locally(),
-            Transport::Ud => !self.is_rdma(),
+            Transport::Uc => !self.writes_locally() && !self.handles_windows(),
+            Transport::Ud => !self.is_rdma() && !self.handles_windows(),
         }
     }
 
     /// Whether it takes a receive at the other side.
     pub fn takes_receive(self) -> bool {
-        matches!(self, Self::Send | Self::SendImm | Self::WriteImm)
+        matches!(self, Self::Send | Self::SendImm | Self::SendInvalidate | Self::WriteImm)
     }
 }
 
@@ -165,6 +173,8 @@ pub struct SendWqe {
     pub control: Control,
     /// Where it goes, on a datagram queue pair.
     pub address: Option<AddressVector>,
+    /// What it does to a memory window.
+    pub bind: Option<Bind>,
     /// Remote address and key, for RDMA and atomics.
     pub remote: (u64, u32),
     /// Swap-or-add, and compare.
@@ -316,10 +326,14 @@ fn decode_body(
         false => (0, 0),
     };
     let segments = match opcode {
-        Opcode::Nop => Vec::new(),
+        Opcode::Nop | Opcode::Umr => Vec::new(),
         _ => decode_segments(opcode, bytes, at)?,
     };
-    let wqe = SendWqe { opcode, control, address, remote, operands, segments };
+    let bind = match opcode {
+        Opcode::Umr => Some(Bind::decode(&control, bytes).ok_or(Malformed::Length(control.ds))?),
+        _ => None,
+    };
+    let wqe = SendWqe { opcode, control, address, bind, remote, operands, segments };
     if opcode.is_atomic() && wqe.len() != 8 {
         return Err(Malformed::Segment(at));
     }
@@ -352,17 +366,17 @@ pub fn decode_receive(bytes: &[u8]) -> Vec<DataSegment> {
 }
 
 /// A byte count of 0 stands for 2^31 (the field has 31 bits).
-fn data_segment(bytes: &[u8]) -> DataSegment {
+pub(crate) fn data_segment(bytes: &[u8]) -> DataSegment {
     let count = be32(bytes);
     let len = if count == 0 { INLINE } else { count };
     DataSegment { len, lkey: be32(&bytes[4..]), addr: be64(&bytes[8..]) }
 }
 
-fn be32(bytes: &[u8]) -> u32 {
+pub(crate) fn be32(bytes: &[u8]) -> u32 {
     u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
 }
 
-fn be64(bytes: &[u8]) -> u64 {
+pub(crate) fn be64(bytes: &[u8]) -> u64 {
     u64::from(be32(bytes)) << 32 | u64::from(be32(&bytes[4..]))
 }
 
@@ -444,7 +458,7 @@ mod tests {
         assert_eq!(check(write(8, 0)), Malformed::Length(0));
         assert_eq!(check(write(8, 1)), Malformed::Length(1));
         assert_eq!(check(write(8, 40)), Malformed::Length(40));
-        assert_eq!(check(write(0x25, 3)), Malformed::Opcode(0x25));
+        assert_eq!(check(write(0x26, 3)), Malformed::Opcode(0x26));
         let mut opmod = write(8, 3);
         opmod[0] = 1;
         assert_eq!(check(opmod), Malformed::Opmod(1));

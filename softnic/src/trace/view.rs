@@ -81,6 +81,7 @@ impl PacketView {
         let remote = |what, addr, rkey| Self { what, addr: Some(addr), rkey: Some(rkey), ..view.clone() };
         match request.operation {
             Operation::Send { imm: data } => Self { what: "send", imm: imm(data), ..view },
+            Operation::SendInvalidate { rkey } => Self { what: "send_invalidate", rkey: Some(rkey), ..view },
             Operation::Write { addr, rkey, imm: data } => {
                 Self { imm: imm(data), ..remote("write", addr, rkey) }
             }

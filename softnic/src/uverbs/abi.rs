@@ -125,6 +125,9 @@ abi! {
         response: u64, mr_handle: u32, flags: u32, start: u64, length: u64, hca_va: u64, pd_handle: u32,
         access_flags: u32,
     }
+    AllocMw = 16 { response: u64, pd_handle: u32, mw_type: u8, reserved: [u8; 3] }
+    AllocMwResp = 8 { mw_handle: u32, rkey: u32 }
+    DeallocMw = 4 { mw_handle: u32 }
     ReregMrResp = 8 { lkey: u32, rkey: u32 }
     DestroyQp = 16 { response: u64, qp_handle: u32, reserved: u32 }
     DestroyQpResp = 4 { events_reported: u32 }
@@ -149,6 +152,8 @@ pub mod cmd {
     pub const REG_MR: u32 = 9;
     pub const REREG_MR: u32 = 11;
     pub const DEREG_MR: u32 = 13;
+    pub const ALLOC_MW: u32 = 14;
+    pub const DEALLOC_MW: u32 = 16;
     pub const CREATE_COMP_CHANNEL: u32 = 17;
     pub const CREATE_CQ: u32 = 18;
     pub const RESIZE_CQ: u32 = 19;
@@ -176,6 +181,7 @@ pub mod ioctl {
     pub const OBJECT_SRQ: u16 = 5;
     pub const OBJECT_AH: u16 = 6;
     pub const OBJECT_MR: u16 = 7;
+    pub const OBJECT_MW: u16 = 8;
     pub const OBJECT_ASYNC_EVENT: u16 = 16;
     /// `UVERBS_ATTR_UHW_IN`: the driver's own input.
     pub const UHW_IN: u16 = 0x1000;

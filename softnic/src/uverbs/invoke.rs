@@ -32,6 +32,8 @@ fn core_sizes(command: u32) -> Option<(usize, usize)> {
         cmd::REG_MR => sizes::<abi::RegMr, abi::RegMrResp>(),
         cmd::REREG_MR => sizes::<abi::ReregMr, abi::ReregMrResp>(),
         cmd::DEREG_MR => sizes::<abi::DeregMr, ()>(),
+        cmd::ALLOC_MW => sizes::<abi::AllocMw, abi::AllocMwResp>(),
+        cmd::DEALLOC_MW => sizes::<abi::DeallocMw, ()>(),
         cmd::CREATE_COMP_CHANNEL => sizes::<u64, abi::CreateCompChannelResp>(),
         cmd::CREATE_CQ => sizes::<abi::CreateCq, abi::CreateCqResp>(),
         cmd::RESIZE_CQ => sizes::<abi::ResizeCq, abi::ResizeCqResp>(),
@@ -96,6 +98,8 @@ impl Host {
             cmd::REG_MR => self.reg_mr_call(context, call),
             cmd::REREG_MR => self.rereg_mr_call(context, call),
             cmd::DEREG_MR => self.dereg_mr(context, call.input::<abi::DeregMr>().mr_handle),
+            cmd::ALLOC_MW => self.alloc_mw(context, call),
+            cmd::DEALLOC_MW => self.dealloc_mw(context, call.input::<abi::DeallocMw>().mw_handle),
             cmd::CREATE_COMP_CHANNEL => {
                 let fd = self.context(context)?.open_channel()? as u32;
                 call.output.put(&abi::CreateCompChannelResp { fd })
@@ -330,6 +334,7 @@ fn takes_away(command: u32) -> bool {
         cmd::DEALLOC_PD
             | cmd::DESTROY_AH
             | cmd::DEREG_MR
+            | cmd::DEALLOC_MW
             | cmd::DESTROY_CQ
             | cmd::DESTROY_QP
             | cmd::DESTROY_SRQ

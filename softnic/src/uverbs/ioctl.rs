@@ -196,6 +196,7 @@ impl Host {
             (ioctl::OBJECT_PD, 0) => self.counted(|h| h.dealloc_pd(context, a.need(0)? as u32)),
             (ioctl::OBJECT_AH, 0) => self.counted(|h| h.destroy_ah(context, a.need(0)? as u32)),
             (ioctl::OBJECT_MR, 1) => self.counted(|h| h.dereg_mr(context, a.need(0)? as u32)),
+            (ioctl::OBJECT_MW, 0) => self.counted(|h| h.dealloc_mw(context, a.need(0)? as u32)),
             (ioctl::OBJECT_MR, 5) => self.counted(|h| h.reg_mr_native(context, a)),
             (ioctl::OBJECT_CQ, 0) => self.counted(|h| h.create_cq_native(context, a)),
             (ioctl::OBJECT_CQ, 1) => self.counted(|h| {

@@ -13,6 +13,7 @@ pub mod query;
 pub mod rereg;
 pub mod resize;
 pub mod srq;
+pub mod window;
 
 /// An error number, as a failed system call reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

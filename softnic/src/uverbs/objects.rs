@@ -16,13 +16,14 @@ use crate::mlx5::qp::{Qp, QpLayout};
 use crate::mlx5::region::Region;
 use crate::mlx5::scatter::ScatterToCqe;
 use crate::mlx5::transition::Transport;
+use crate::mlx5::window::MW_BIND;
 use crate::mlx5::wqe::MAX_DESCRIPTOR;
 use crate::uverbs::abi::{DestroyCqResp, QpCap};
 use crate::uverbs::query::{MAX_CQE, MAX_QP_WR};
 use crate::uverbs::{Errno, context::Context};
 
 /// Access flags that the device takes; optional ones (from bit 20 on) may be ignored.
-const KNOWN_ACCESS: u32 = 15 | ZERO_BASED | HUGETLB | OPTIONAL_ACCESS;
+const KNOWN_ACCESS: u32 = 15 | MW_BIND | ZERO_BASED | HUGETLB | OPTIONAL_ACCESS;
 const ZERO_BASED: u32 = 1 << 5;
 const HUGETLB: u32 = 1 << 7;
 /// Flags that a device may ignore (`IB_ACCESS_OPTIONAL`).
@@ -144,7 +145,7 @@ impl Host {
             check_mapped(base, new.len)?;
         }
         let facts = model::Region { lkey: 0, rkey: 0, pd: new.pd, base: new.iova, len: new.len, access };
-        Ok(Region { context, facts, base, mapping })
+        Ok(Region { context, facts, base, mapping, window: None })
     }
 
     fn back(&self, new: &NewRegion) -> Result<(u64, Option<Mapping>), Errno> {
@@ -167,8 +168,11 @@ impl Host {
     /// Deregisters memory.
     pub fn dereg_mr(&mut self, context: u32, handle: u32) -> Result<(), Errno> {
         let regions = &mut self.engine.shared.regions;
-        if regions.get(handle).is_none_or(|r| r.context != context) {
+        if regions.get(handle).is_none_or(|r| r.context != context || r.window.is_some()) {
             return Err(Errno::INVAL);
+        }
+        if regions.has_windows(handle) {
+            return Err(Errno::BUSY);
         }
         regions.remove(handle);
         Ok(())

@@ -18,8 +18,8 @@ pub const MAX_RD_ATOMIC: u8 = 16;
 /// Entries of a port's partition-key table.
 pub const PKEYS: u16 = 128;
 
-/// Changing the current state, port-active events, system image GUID, RNR NAK generation.
-const CAP_FLAGS: u32 = 1 << 7 | 1 << 10 | 1 << 11 | 1 << 12;
+/// Changing the current state, port-active events, system image GUID, RNR NAK generation, memory windows of types 1 and 2B.
+const CAP_FLAGS: u32 = 1 << 7 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 17 | 1 << 24;
 
 /// Answers `QUERY_DEVICE`.
 pub fn device(description: &DeviceDescription) -> QueryDeviceResp {
@@ -48,6 +48,7 @@ pub fn device(description: &DeviceDescription) -> QueryDeviceResp {
         max_qp_init_rd_atom: u32::from(MAX_RD_ATOMIC),
         atomic_cap: 1,
         max_ah: i32::MAX as u32,
+        max_mw: 1 << 24,
         max_srq: 1 << 16,
         max_srq_wr: MAX_QP_WR - 1,
         max_srq_sge: MAX_SRQ_SGE,
