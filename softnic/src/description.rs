@@ -5,7 +5,7 @@ use serde::Deserialize;
 use crate::efa::limits::Limits;
 use crate::fabric::packet::Address;
 use crate::fabric::wire::WireDescription;
-use crate::incident::{Incident, Scheduled};
+use crate::incident::Scheduled;
 
 /// A port's link layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -224,9 +224,8 @@ impl Description {
         }
         let known = |name: &str| description.devices.iter().any(|d| d.name == name);
         description.wires.iter().try_for_each(|w| w.check(known)).map_err(DescriptionError::Value)?;
-        for event in &description.events {
-            check_event(event, &description.devices).map_err(DescriptionError::Value)?;
-        }
+        let (events, devices) = (&description.events, &description.devices);
+        events.iter().try_for_each(|e| e.check(devices)).map_err(DescriptionError::Value)?;
         Ok(description)
     }
 
@@ -346,22 +345,6 @@ fn efa_device(index: u16) -> DeviceDescription {
         cqe: CqeFormat::Plain,
         efa: Limits::default(),
     }
-}
-
-fn check_event(event: &Scheduled, devices: &[DeviceDescription]) -> Result<(), String> {
-    let name = &event.device;
-    let Some(device) = devices.iter().find(|d| d.name == *name) else {
-        return Err(format!("event at {}: there is no device {name:?}", event.at));
-    };
-    let port = match &event.what {
-        Incident::PortDown(port) | Incident::PortUp(port) => *port,
-        Incident::GidChange(change) => change.port,
-        _ => return Ok(()),
-    };
-    if port == 0 || port as usize > device.ports.len() {
-        return Err(format!("event at {}: device {name} has no port {port}", event.at));
-    }
-    Ok(())
 }
 
 fn standard_guid(index: u16) -> u64 {

@@ -3,7 +3,7 @@
 
 use serde::Deserialize;
 
-use crate::description::GidEntry;
+use crate::description::{DeviceDescription, GidEntry};
 use crate::host::Host;
 use crate::mlx5::async_event;
 use crate::mlx5::port::Port;
@@ -57,6 +57,23 @@ impl Scheduled {
     /// When, in nanoseconds.
     pub(crate) fn time(&self) -> u64 {
         self.at.saturating_mul(1000)
+    }
+
+    /// Whether there is such a device, with such a port; else a message that names what there is not.
+    pub(crate) fn check(&self, devices: &[DeviceDescription]) -> Result<(), String> {
+        let (at, name) = (self.at, &self.device);
+        let Some(device) = devices.iter().find(|d| d.name == *name) else {
+            return Err(format!("event at {at}: there is no device {name:?}"));
+        };
+        let port = match &self.what {
+            Incident::PortDown(port) | Incident::PortUp(port) => *port,
+            Incident::GidChange(change) => change.port,
+            _ => return Ok(()),
+        };
+        if port == 0 || port as usize > device.ports.len() {
+            return Err(format!("event at {at}: device {name} has no port {port}"));
+        }
+        Ok(())
     }
 }
 
