@@ -216,7 +216,7 @@ impl Host {
         match unit {
             Unit::Mlx5(mlx5::Unit::Deliver(source, target)) if efa::message::qpn(target).is_some() => {
                 if let Some(packet) = shared.fabric.take((source, target)) {
-                    self.efa.deliver(&packet, shared);
+                    self.efa.deliver(packet, shared);
                 }
             }
             Unit::Mlx5(unit) => self.engine.perform(unit),

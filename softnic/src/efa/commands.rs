@@ -175,6 +175,9 @@ impl Host {
             qp.attr.rnr_retry = RNR_FOREVER;
         }
         set_attributes(qp, new);
+        if to == QpState::Error {
+            self.efa.drop_landings(qpn, shared);
+        }
         Ok(())
     }
 

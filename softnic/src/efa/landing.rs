@@ -4,8 +4,8 @@
 use provider_mock::model::Want;
 
 use crate::drive::Choices;
+use crate::efa::message::Asked;
 use crate::efa::wqe::Piece;
-use crate::fabric::packet::Packet;
 use crate::memory;
 use crate::mlx5::region::Regions;
 
@@ -33,15 +33,15 @@ pub struct Landing {
 pub enum Then {
     /// Answer a request, which took this receive.
     Answer {
-        /// The request without its bytes.
-        packet: Packet,
+        /// The request.
+        asked: Asked,
         /// The receive's id, and whether it stands for one at all.
         receive: Option<Taken>,
     },
     /// Complete the request of this queue pair with this token.
     Complete(u64),
     /// Read memory for a request, and answer it: on a device that keeps order, not before what landed first.
-    Read(Packet),
+    Read(Asked),
 }
 
 /// What a message took, or was allowed not to take.

@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::efa::cqe::Status;
+use crate::fabric::packet::{Address, Body, Packet};
 
 /// Marks the numbers of EFA queue pairs on the fabric, which they share with connections.
 const MARK: u32 = 1 << 24;
@@ -77,6 +78,60 @@ pub enum Operation {
         /// Length in bytes.
         len: u32,
     },
+}
+
+/// A request as its responder keeps it: who asks for what, without the bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Asked {
+    /// Sender's port.
+    pub from: Address,
+    /// Target's port.
+    pub to: Address,
+    /// Sender's queue pair, as the fabric counts.
+    pub source: u32,
+    /// Target's queue pair, as the fabric counts.
+    pub target: u32,
+    /// What its answer names.
+    pub token: u64,
+    /// The key that the target queue pair must have.
+    pub qkey: u32,
+    /// Whether an answer is waited for.
+    pub reliable: bool,
+    /// What to do.
+    pub operation: Operation,
+    /// Immediate data, in the order of the machine.
+    pub imm: Option<u32>,
+    /// Bytes of SEND and WRITE.
+    pub len: u32,
+}
+
+impl Asked {
+    /// Takes a request apart from its bytes.
+    pub fn of(packet: &Packet, request: &Request) -> Self {
+        Self {
+            from: packet.from,
+            to: packet.to,
+            source: packet.source,
+            target: packet.target,
+            token: request.token,
+            qkey: request.qkey,
+            reliable: request.reliable,
+            operation: request.operation,
+            imm: request.imm,
+            len: request.data.len() as u32,
+        }
+    }
+
+    /// The answer, on its way back.
+    pub fn answer(&self, reply: Reply) -> Packet {
+        Packet {
+            from: self.to,
+            to: self.from,
+            source: self.target,
+            target: self.source,
+            body: Body::Efa(Message::Reply(reply)),
+        }
+    }
 }
 
 /// An answer.

@@ -26,7 +26,7 @@ use crate::efa::cq::Cqs;
 use crate::efa::cqe::{Cqe, NO_HANDLE, Received, RequestId, Side, Status};
 use crate::efa::landing::{Landed, Landing, Then};
 use crate::efa::limits::Limits;
-use crate::efa::message::{INDICES, Message, Outcome, base, qpn};
+use crate::efa::message::{Asked, INDICES, Message, Outcome, base, qpn};
 use crate::efa::qp::{Qp, receive_id};
 use crate::fabric::packet::{Body, Packet};
 use crate::mlx5::qp::Shared;
@@ -208,13 +208,19 @@ impl Engine {
     }
 
     /// A packet for an EFA queue pair.
-    pub fn deliver(&mut self, packet: &Packet, shared: &mut Shared) {
-        shared.trace.packet(Action::Delivered, packet);
-        match &packet.body {
-            Body::Efa(Message::Request(request)) => self.on_request(packet, request, shared),
-            Body::Efa(Message::Reply(reply)) => {
+    pub fn deliver(&mut self, packet: Packet, shared: &mut Shared) {
+        shared.trace.packet(Action::Delivered, &packet);
+        let asked = match &packet.body {
+            Body::Efa(Message::Request(request)) => Some(Asked::of(&packet, request)),
+            _ => None,
+        };
+        match (packet.body, asked) {
+            (Body::Efa(Message::Request(request)), Some(asked)) => {
+                self.on_request(asked, request.data, shared)
+            }
+            (Body::Efa(Message::Reply(reply)), _) => {
                 if let Some(number) = qpn(packet.target) {
-                    self.on_reply(number, &packet.from, reply.clone(), shared);
+                    self.on_reply(number, &packet.from, reply, shared);
                 }
             }
             _ => {}
@@ -256,20 +262,21 @@ impl Engine {
     }
 
     /// What was landing on a queue pair lands no more: its receives are flushed, and senders learn that it was reset.
-    fn drop_landings(&mut self, number: u16, shared: &mut Shared) {
+    pub(super) fn drop_landings(&mut self, number: u16, shared: &mut Shared) {
         let ids: Vec<u64> =
             self.landings.iter().filter(|(_, l)| l.qpn == number).map(|(id, _)| *id).collect();
         for id in ids {
-            let Some(Landing { then: Then::Answer { packet, receive }, .. }) = self.landings.remove(&id)
-            else {
-                continue;
+            let (asked, receive) = match self.landings.remove(&id).map(|l| l.then) {
+                Some(Then::Answer { asked, receive }) => (asked, receive),
+                Some(Then::Read(asked)) => (asked, None),
+                Some(Then::Complete(_)) | None => continue,
             };
             if let Some(taken) = receive.filter(|t| !t.unsolicited) {
                 let received = Received { handle: NO_HANDLE, ..Received::default() };
                 let id = receive_id(taken.id);
                 self.complete(number, id, 0, Status::Flushed, Side::Receive(received), shared);
             }
-            self.answer_later(&packet, Status::RemoteAbort, shared);
+            self.answer_status(&asked, Status::RemoteAbort, shared);
         }
     }
 
@@ -278,8 +285,8 @@ impl Engine {
         let ids: Vec<u64> =
             self.landings.iter().filter(|(_, l)| l.qpn == number).map(|(id, _)| *id).collect();
         for landing in ids.into_iter().filter_map(|id| self.landings.remove(&id)).collect::<Vec<_>>() {
-            if let Then::Answer { packet, .. } | Then::Read(packet) = landing.then {
-                self.answer_later(&packet, Status::RemoteAbort, shared);
+            if let Then::Answer { asked, .. } | Then::Read(asked) = landing.then {
+                self.answer_status(&asked, Status::RemoteAbort, shared);
             }
         }
         let fabric = message::fabric_number(number);

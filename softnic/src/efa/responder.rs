@@ -6,10 +6,9 @@ use provider_mock::model::Want;
 use crate::efa::Engine;
 use crate::efa::cqe::{NO_HANDLE, Received, Side, Status};
 use crate::efa::landing::{Landed, Landing, Place, Taken, Then};
-use crate::efa::message::{Message, Operation, Outcome, Reply, Request, qpn};
+use crate::efa::message::{Asked, Operation, Outcome, Reply, qpn};
 use crate::efa::qp::{Receive, Service, receive_id};
 use crate::efa::wqe::{Op, Piece};
-use crate::fabric::packet::{Body, Packet};
 use crate::mlx5::qp::Shared;
 
 /// How many requests of each sender are known again if their answers were lost.
@@ -35,112 +34,96 @@ impl From<Status> for Outcome {
 
 impl Engine {
     /// A request arrived.
-    pub(super) fn on_request(&mut self, packet: &Packet, request: &Request, shared: &mut Shared) {
-        if !request.reliable {
-            self.on_datagram(packet.clone(), request.clone(), shared);
-            return;
+    pub(super) fn on_request(&mut self, asked: Asked, data: Vec<u8>, shared: &mut Shared) {
+        if !asked.reliable {
+            return self.on_datagram(asked, data, shared);
         }
-        if !self.devices.iter().any(|d| packet.to.gid.is_some_and(|gid| d.owns(&gid))) {
+        if !self.devices.iter().any(|d| asked.to.gid.is_some_and(|gid| d.owns(&gid))) {
             // Nobody has this address.
-            if let Some(silence) = packet.lost() {
-                shared.send(silence);
-            }
-            return;
+            return shared.send(asked.answer(Reply::new(asked.token, Outcome::Silence)));
         }
-        if let Some(outcome) = self.remembered(packet, request) {
-            return self.answer(packet, Reply::new(request.token, outcome), shared);
+        if let Some(outcome) = self.remembered(&asked) {
+            return self.answer(&asked, Reply::new(asked.token, outcome), shared);
         }
-        match self.carry_out(packet, request, shared) {
+        match self.carry_out(&asked, data, shared) {
             Ok(Course::Landing) => {}
-            Ok(Course::Answered(reply)) => self.answer(packet, reply, shared),
-            Err(outcome) => self.answer(packet, Reply::new(request.token, outcome), shared),
+            Ok(Course::Answered(reply)) => self.answer(&asked, reply, shared),
+            Err(outcome) => self.answer(&asked, Reply::new(asked.token, outcome), shared),
         }
     }
 
     /// A datagram arrived. Its receive has room for a header before the bytes; nobody is told if it finds no taker.
-    fn on_datagram(&mut self, mut packet: Packet, mut request: Request, shared: &mut Shared) {
-        request.data.splice(..0, [0; HEADER_ROOM]);
-        packet.body = Body::Efa(Message::Request(request.clone()));
-        let _ = self.carry_out(&packet, &request, shared);
+    fn on_datagram(&mut self, mut asked: Asked, mut data: Vec<u8>, shared: &mut Shared) {
+        data.splice(..0, [0; HEADER_ROOM]);
+        asked.len = data.len() as u32;
+        let _ = self.carry_out(&asked, data, shared);
     }
 
     /// The outcome of a request that was carried out before: its answer was lost. Reading again does no harm.
-    fn remembered(&self, packet: &Packet, request: &Request) -> Option<Outcome> {
-        let list = self.executed.get(&(packet.source, packet.target))?;
-        list.iter().find(|(token, _)| *token == request.token).map(|(_, outcome)| *outcome)
+    fn remembered(&self, asked: &Asked) -> Option<Outcome> {
+        let list = self.executed.get(&(asked.source, asked.target))?;
+        list.iter().find(|(token, _)| *token == asked.token).map(|(_, outcome)| *outcome)
     }
 
-    fn answer(&mut self, packet: &Packet, reply: Reply, shared: &mut Shared) {
+    fn answer(&mut self, asked: &Asked, reply: Reply, shared: &mut Shared) {
         let lasting = !matches!(reply.outcome, Outcome::NotReady) && reply.data.is_empty();
         if lasting {
-            let list = self.executed.entry((packet.source, packet.target)).or_default();
+            let list = self.executed.entry((asked.source, asked.target)).or_default();
             if list.len() == REMEMBERED {
                 list.pop_front();
             }
             list.push_back((reply.token, reply.outcome));
         }
-        shared.send(Packet {
-            from: packet.to,
-            to: packet.from,
-            source: packet.target,
-            target: packet.source,
-            body: Body::Efa(Message::Reply(reply)),
-        });
+        shared.send(asked.answer(reply));
     }
 
-    fn carry_out(
-        &mut self,
-        packet: &Packet,
-        request: &Request,
-        shared: &mut Shared,
-    ) -> Result<Course, Outcome> {
-        let number = self.taker(packet, request).ok_or(Status::RemoteBadDestQpn)?;
+    fn carry_out(&mut self, asked: &Asked, data: Vec<u8>, shared: &mut Shared) -> Result<Course, Outcome> {
+        let number = self.taker(asked).ok_or(Status::RemoteBadDestQpn)?;
         let (pd, device) = self.qps.get(&number).map(|q| (q.pd, q.device)).ok_or(Status::RemoteBadDestQpn)?;
-        if !matches!(request.operation, Operation::Send) && self.handle_of(device, packet) == NO_HANDLE {
+        if !matches!(asked.operation, Operation::Send) && self.handle_of(device, asked) == NO_HANDLE {
             return Err(Status::RemoteUnknownPeer.into());
         }
-        match request.operation {
+        match asked.operation {
             Operation::Read { .. } if self.devices[device].limits.in_order => {
-                self.land_later(Landing::turn(number, Then::Read(packet.clone())));
+                self.land_later(Landing::turn(number, Then::Read(*asked)));
                 Ok(Course::Landing)
             }
             Operation::Read { addr, rkey, len } => {
-                read(pd, (addr, rkey, len), request.token, shared).map(Course::Answered)
+                read(pd, (addr, rkey, len), asked.token, shared).map(Course::Answered)
             }
             Operation::Write { addr, rkey } => {
-                let len = request.data.len() as u64;
-                let span = shared.regions.span(rkey, pd, Want::RemoteWrite, addr, len);
+                let span = shared.regions.span(rkey, pd, Want::RemoteWrite, addr, asked.len.into());
                 span.map_err(|_| Outcome::from(Status::RemoteBadAddress))?;
-                let receive = match request.imm {
+                let receive = match asked.imm {
                     Some(_) => Some(self.take_for_imm(number, shared)?),
                     None => None,
                 };
-                let pieces = vec![Piece { addr, len: len as u32, key: rkey }];
+                let pieces = vec![Piece { addr, len: asked.len, key: rkey }];
                 let place = Place { pd, want: Want::RemoteWrite, pieces };
-                self.land(number, place, packet, receive);
+                self.land(number, place, data, Then::Answer { asked: *asked, receive });
                 Ok(Course::Landing)
             }
             Operation::Send => {
                 let qp = self.qps.get_mut(&number).ok_or(Outcome::NotReady)?;
                 let receive = qp.take_receive(shared).ok_or(Outcome::NotReady)?;
-                self.accept(number, pd, packet, &receive, shared)?;
+                self.accept(number, pd, asked, &receive, shared)?;
                 let place = Place { pd, want: Want::LocalWrite, pieces: receive.pieces };
-                self.land(number, place, packet, Some(receive.taken));
+                self.land(number, place, data, Then::Answer { asked: *asked, receive: Some(receive.taken) });
                 Ok(Course::Landing)
             }
         }
     }
 
     /// The queue pair that takes a request: it must be there, listen, give the same service, and have the key.
-    fn taker(&self, packet: &Packet, request: &Request) -> Option<u16> {
-        let number = qpn(packet.target)?;
+    fn taker(&self, asked: &Asked) -> Option<u16> {
+        let number = qpn(asked.target)?;
         let qp = self.qps.get(&number)?;
-        let gid = packet.to.gid?;
-        let service = if request.reliable { Service::Srd } else { Service::Ud };
+        let gid = asked.to.gid?;
+        let service = if asked.reliable { Service::Srd } else { Service::Ud };
         let fits = qp.listens()
             && self.devices[qp.device].owns(&gid)
             && qp.service == service
-            && qp.attr.qkey == request.qkey;
+            && qp.attr.qkey == asked.qkey;
         fits.then_some(number)
     }
 
@@ -157,12 +140,11 @@ impl Engine {
         &mut self,
         number: u16,
         pd: u32,
-        packet: &Packet,
+        asked: &Asked,
         receive: &Receive,
         shared: &mut Shared,
     ) -> Result<(), Outcome> {
-        let Body::Efa(message) = &packet.body else { return Ok(()) };
-        let mut left = message.data().len() as u64;
+        let mut left = u64::from(asked.len);
         let room: u64 = receive.pieces.iter().map(|p| u64::from(p.len)).sum();
         let allowed = receive.pieces.iter().all(|piece| {
             let n = u64::from(piece.len).min(left);
@@ -170,21 +152,18 @@ impl Engine {
             shared.regions.span(piece.key, pd, Want::LocalWrite, piece.addr, n).is_ok()
         });
         let (own, senders) = match () {
-            () if message.data().len() as u64 > room => (Status::BadLength, Status::RemoteBadLength),
+            () if u64::from(asked.len) > room => (Status::BadLength, Status::RemoteBadLength),
             () if !allowed => (Status::InvalidLkey, Status::RemoteBadStatus),
             () => return Ok(()),
         };
-        self.complete_receive(number, packet, receive.taken, own, shared);
+        self.complete_receive(number, asked, receive.taken, own, shared);
         Err(senders.into())
     }
 
     /// Starts the landing of a request's bytes.
-    fn land(&mut self, number: u16, place: Place, packet: &Packet, receive: Option<Taken>) {
-        let Body::Efa(message) = &packet.body else { return };
-        let Some(qp) = self.qps.get(&number) else { return };
-        let (device, data) = (&self.devices[qp.device], message.data().to_vec());
+    fn land(&mut self, number: u16, place: Place, data: Vec<u8>, then: Then) {
+        let Some(device) = self.qps.get(&number).map(|q| &self.devices[q.device]) else { return };
         let order = (!device.limits.in_order).then_some(&mut self.choices);
-        let then = Then::Answer { packet: packet.clone(), receive };
         let landing = Landing::new(number, place, data, device.mtu, order, then);
         self.land_later(landing);
     }
@@ -194,8 +173,8 @@ impl Engine {
         match (landing.then, landed) {
             (Then::Complete(token), Landed::Wholly) => self.finish(landing.qpn, token, Status::Ok, shared),
             (Then::Complete(token), _) => self.finish(landing.qpn, token, Status::InvalidLkey, shared),
-            (Then::Read(packet), _) => self.read_late(landing.qpn, &packet, shared),
-            (Then::Answer { packet, receive }, landed) => {
+            (Then::Read(asked), _) => self.read_late(landing.qpn, &asked, shared),
+            (Then::Answer { asked, receive }, landed) => {
                 let ok = landed == Landed::Wholly;
                 let (own, senders) = match (ok, &receive) {
                     (true, _) => (Status::Ok, Status::Ok),
@@ -203,57 +182,53 @@ impl Engine {
                     (false, None) => (Status::Ok, Status::RemoteBadAddress),
                 };
                 if let Some(taken) = receive {
-                    self.complete_receive(landing.qpn, &packet, taken, own, shared);
+                    self.complete_receive(landing.qpn, &asked, taken, own, shared);
                 }
-                self.answer_later(&packet, senders, shared);
+                self.answer_status(&asked, senders, shared);
             }
         }
     }
 
     /// A READ has its turn.
-    fn read_late(&mut self, number: u16, packet: &Packet, shared: &mut Shared) {
-        let Body::Efa(Message::Request(request)) = &packet.body else { return };
-        let Operation::Read { addr, rkey, len } = request.operation else { return };
+    fn read_late(&mut self, number: u16, asked: &Asked, shared: &mut Shared) {
+        let Operation::Read { addr, rkey, len } = asked.operation else { return };
         let Some(pd) = self.qps.get(&number).map(|q| q.pd) else { return };
-        let reply = read(pd, (addr, rkey, len), request.token, shared)
-            .unwrap_or_else(|outcome| Reply::new(request.token, outcome));
-        self.answer(packet, reply, shared);
+        let reply = read(pd, (addr, rkey, len), asked.token, shared)
+            .unwrap_or_else(|outcome| Reply::new(asked.token, outcome));
+        self.answer(asked, reply, shared);
     }
 
     /// Answers a request that has landed, or whose queue pair has gone meanwhile.
-    pub(super) fn answer_later(&mut self, packet: &Packet, status: Status, shared: &mut Shared) {
-        if let Body::Efa(Message::Request(request)) = &packet.body
-            && request.reliable
-        {
-            self.answer(packet, Reply::new(request.token, status.into()), shared);
+    pub(super) fn answer_status(&mut self, asked: &Asked, status: Status, shared: &mut Shared) {
+        if asked.reliable {
+            self.answer(asked, Reply::new(asked.token, status.into()), shared);
         }
     }
 
     fn complete_receive(
         &mut self,
         number: u16,
-        packet: &Packet,
+        asked: &Asked,
         taken: Taken,
         status: Status,
         shared: &mut Shared,
     ) {
-        let Body::Efa(Message::Request(request)) = &packet.body else { return };
         let Some(qp) = self.qps.get(&number) else { return };
         let received = Received {
-            len: if status == Status::Ok { request.data.len() as u32 } else { 0 },
-            imm: request.imm.filter(|_| status == Status::Ok),
-            handle: self.handle_of(qp.device, packet),
-            source_qpn: qpn(packet.source).unwrap_or(0),
-            source_gid: packet.from.gid.unwrap_or_default(),
+            len: if status == Status::Ok { asked.len } else { 0 },
+            imm: asked.imm.filter(|_| status == Status::Ok),
+            handle: self.handle_of(qp.device, asked),
+            source_qpn: qpn(asked.source).unwrap_or(0),
+            source_gid: asked.from.gid.unwrap_or_default(),
             unsolicited: taken.unsolicited,
         };
-        let op = if matches!(request.operation, Operation::Write { .. }) { Op::Write } else { Op::Send };
+        let op = if matches!(asked.operation, Operation::Write { .. }) { Op::Write } else { Op::Send };
         self.complete(number, receive_id(taken.id), op as u8, status, Side::Receive(received), shared);
     }
 
     /// The number of the sender's address handle. To its own address a device has one: the sender used it.
-    fn handle_of(&self, device: usize, packet: &Packet) -> u16 {
-        let Some(gid) = packet.from.gid else { return NO_HANDLE };
+    fn handle_of(&self, device: usize, asked: &Asked) -> u16 {
+        let Some(gid) = asked.from.gid else { return NO_HANDLE };
         match self.addresses.number(device, &gid) {
             Some(number) => number,
             None if self.devices[device].owns(&gid) => {
