@@ -65,10 +65,24 @@ fn open(name: &str) -> Result<Arc<Context>, Error> {
     Ok(context)
 }
 
+/// How a domain drives its queue pairs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Mlx5Options {
+    /// Copies a WQE that is rung alone into the doorbell register, as far as it fits there, so that the device
+    /// need not fetch it: less latency for small requests, more writes to the device. Only where the register
+    /// is the queue pair's own and its mapping combines writes.
+    pub blue_flame: bool,
+    /// Leaves registers to libmlx5, which gives some to many queue pairs, under a lock for each: for
+    /// processes with more queue pairs than the device has registers to give away.
+    pub shared_registers: bool,
+}
+
 /// A protection domain of an mlx5 device.
 #[derive(Debug)]
 pub struct Mlx5Domain {
     caps: Caps,
+    options: Mlx5Options,
     /// Registers that libmlx5 gave to more than one queue pair, by address.
     registers: Mutex<HashMap<usize, Weak<Mutex<Register>>>>,
     pd: Arc<Pd>,
@@ -85,7 +99,12 @@ impl Mlx5Domain {
             channels: true,
         };
         let caps = limits::rc_caps(&context.attr().orig_attr, &ports, &probed);
-        Ok(Self { caps, registers: Mutex::default(), pd })
+        Ok(Self { caps, options: Mlx5Options::default(), registers: Mutex::default(), pd })
+    }
+
+    /// With other options, for queue pairs that are created from then on.
+    pub fn with_options(self, options: Mlx5Options) -> Self {
+        Self { options, ..self }
     }
 
     fn access(&self) -> u32 {
@@ -142,6 +161,7 @@ impl IbvDomainImpl for Mlx5Domain {
             config,
             queues: [send_cq, recv_cq],
             access: self.access(),
+            options: self.options,
             shared_register: &|register| self.shared_register(register),
         };
         Mlx5QueuePair::create(&from, core)

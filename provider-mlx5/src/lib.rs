@@ -24,7 +24,7 @@ mod state;
 
 pub use crate::{
     completion_queue::Mlx5Cq,
-    domain::{Mlx5Domain, Mlx5Provider},
+    domain::{Mlx5Domain, Mlx5Options, Mlx5Provider},
     poller::Mlx5Poller,
     queue_pair::Mlx5QueuePair,
     seed::{IbvQueuePair, SeedDomain},

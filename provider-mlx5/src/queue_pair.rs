@@ -6,6 +6,7 @@
 
 use crate::{
     completion_queue::{Grave, Mlx5Cq},
+    domain::Mlx5Options,
     doorbell::{DoorbellRecord, RECEIVE, Register, SEND, udma_to_device_barrier},
     dv::{self, ThreadDomain},
     mapped::{Dense, Mapped},
@@ -35,6 +36,8 @@ pub(crate) struct Device {
 #[derive(Debug)]
 enum Bell {
     Own(Register),
+    /// Its own, and single WQEs are copied into it.
+    BlueFlame(Register),
     Shared(Arc<Mutex<Register>>),
 }
 
@@ -68,6 +71,7 @@ pub(crate) struct Ingredients<'a> {
     pub(crate) queues: [&'a Mlx5Cq; 2],
     /// What the peer may do at all: `enum ibv_access_flags`.
     pub(crate) access: u32,
+    pub(crate) options: Mlx5Options,
     /// Finds the lock of a register that is not its queue pair's own.
     pub(crate) shared_register: &'a dyn Fn(Register) -> Arc<Mutex<Register>>,
 }
@@ -78,12 +82,15 @@ impl Mlx5QueuePair {
         dv::check_environment()?;
         let (config, [send_cq, recv_cq]) = (from.config, from.queues);
         let endpoint = LocalEndpoint::discover(from.pd.context(), config)?;
-        let own_register = ThreadDomain::alloc(from.pd);
+        let own_register = if from.options.shared_registers { None } else { ThreadDomain::alloc(from.pd) };
         let qp = dv::create_qp(from.pd, own_register.as_ref(), config, &send_cq.0.cq, &recv_cq.0.cq)?;
         let found = dv::queue_pair(&qp)?;
         let slots = Slots::new(qp.qp_num(), found.sq.wqe_cnt, found.rq.wqe_cnt);
         let rings = Rings::of(&found, config, &slots)?;
         let bell = match own_register {
+            Some(_) if from.options.blue_flame && rings.register.half_size() > 0 => {
+                Bell::BlueFlame(rings.register)
+            }
             Some(_) => Bell::Own(rings.register),
             None => Bell::Shared((from.shared_register)(rings.register)),
         };
@@ -115,7 +122,7 @@ impl Mlx5QueuePair {
 
     /// Whether its doorbell register is nobody else's, so that ringing takes no lock.
     pub fn has_own_register(&self) -> bool {
-        matches!(self.bell, Bell::Own(_))
+        !matches!(self.bell, Bell::Shared(_))
     }
 
     /// The verbs objects: the queue pair, its send queue, its receive queue.
@@ -141,7 +148,7 @@ impl Mlx5QueuePair {
     /// The offset in the register that is written next.
     pub(crate) fn half(&self) -> usize {
         match &self.bell {
-            Bell::Own(register) => register.half(),
+            Bell::Own(register) | Bell::BlueFlame(register) => register.half(),
             Bell::Shared(register) => register.lock().unwrap_or_else(PoisonError::into_inner).half(),
         }
     }
@@ -296,10 +303,12 @@ impl IbvQueuePair for Mlx5QueuePair {
     #[inline]
     fn ring_doorbell(&mut self, _: FromCore) -> Result<(), PostError> {
         // Core rings only where something was built.
-        let (count, control) = self.send.publish();
         match &mut self.bell {
-            Bell::Own(register) => register.ring(&self.record, count, control),
-            Bell::Shared(register) => ring_shared(register, &self.record, count, control),
+            Bell::Own(register) => {
+                let (count, control) = self.send.publish();
+                register.ring(&self.record, count, control);
+            }
+            other => ring_rare(other, &self.record, &mut self.send),
         }
         Ok(())
     }
@@ -317,10 +326,24 @@ impl IbvQueuePair for Mlx5QueuePair {
     }
 }
 
-/// Register and flush inside one lock: between them another processor's write could pass.
 #[inline(never)]
-fn ring_shared(register: &Mutex<Register>, record: &DoorbellRecord, count: u16, control: u64) {
-    register.lock().unwrap_or_else(PoisonError::into_inner).ring(record, count, control);
+fn ring_rare(bell: &mut Bell, record: &DoorbellRecord, send: &mut SendRing) {
+    let copied = match bell {
+        Bell::BlueFlame(register) => {
+            let count = send.positions().next as u16;
+            send.only(register.half_size()).map(|blocks| register.ring_copy(record, count, blocks))
+        }
+        _ => None,
+    };
+    let (count, control) = send.publish();
+    match bell {
+        _ if copied.is_some() => {}
+        Bell::Own(register) | Bell::BlueFlame(register) => register.ring(record, count, control),
+        // Register and flush inside one lock: between them another processor's write could pass.
+        Bell::Shared(register) => {
+            register.lock().unwrap_or_else(PoisonError::into_inner).ring(record, count, control);
+        }
+    }
 }
 
 impl Mlx5QueuePair {

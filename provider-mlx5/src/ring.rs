@@ -139,6 +139,14 @@ impl SendRing {
         (self.next as u16, self.control)
     }
 
+    /// The blocks of the WQE that would be rung, if it is one, and not longer than `most` bytes.
+    pub fn only(&self, most: usize) -> Option<impl Iterator<Item = &Block>> {
+        let index = (u64::from_be(self.control) >> 40) as u16;
+        let blocks = self.next.wrapping_sub(self.rung) as usize;
+        let one = index == self.rung as u16 && blocks > 0 && blocks * wqe::BLOCK <= most;
+        one.then(|| (0..blocks).map(|n| self.memory.at(self.rung as usize + n)))
+    }
+
     /// Forgets what is built and not rung.
     pub fn discard(&mut self) {
         self.next = self.rung;

@@ -2,11 +2,11 @@
 
 mod common;
 
-use common::{domain, nic, seed_domain};
+use common::{domain, domain_as, nic, seed_domain};
 use ibv_core::{
     Connected, IbvConfig, IbvCq, IbvDomain, IbvMemoryRegion, IbvWc, Op, Payload, Poller, PostError, Request,
 };
-use provider_mlx5::{Mlx5Domain, Mlx5QueuePair};
+use provider_mlx5::{Mlx5Domain, Mlx5Options, Mlx5QueuePair, SeedDomain};
 use softnic::{Config, Softnic};
 use std::{
     collections::{HashSet, VecDeque},
@@ -66,6 +66,69 @@ fn twenty_queue_pairs_on_two_threads_lose_nothing() {
         both.map(|t| t.join().unwrap())
     });
     assert_eq!(totals, [1000, 1000]);
+}
+
+/// Registers that libmlx5 gave to several queue pairs are rung under one lock each.
+#[test]
+fn queue_pairs_that_share_registers_lose_nothing() {
+    let nic = Softnic::start(Config::thread()).unwrap();
+    let mut options = Mlx5Options::default();
+    options.shared_registers = true;
+    let d = domain_as(|d| d.with_options(options));
+    let totals = thread::scope(|scope| {
+        let both = [(); 2].map(|()| scope.spawn(|| share(&d, 100)));
+        both.map(|t| t.join().unwrap())
+    });
+    assert_eq!(totals, [1000, 1000]);
+    drop(nic);
+    let _nic = common::nic();
+    let d = domain_as(|d| SeedDomain(d.with_options(options)));
+    let cq = d.create_cq(2000).unwrap();
+    let mut config = IbvConfig::default();
+    (config.max_send_wr, config.max_recv_wr) = (16, 0);
+    let mut qps: Vec<_> = (0..24).map(|_| d.create_queue_pair(config.clone(), &cq, &cq).unwrap()).collect();
+    let registers: HashSet<_> = qps.iter_mut().map(|qp| common::dv_qp(qp.queue_pair()).bf.reg).collect();
+    assert!(registers.len() < 24, "libmlx5 gave each of 24 a register of its own");
+    assert!(qps.iter_mut().all(|qp| !qp.queue_pair().has_own_register()));
+}
+
+/// Copies into the register are the WQEs, which the strict device compares, and batches are rung as ever.
+#[test]
+fn blue_flame_copies_single_requests_and_moves_the_same_bytes() {
+    let mut nic = nic();
+    let mut options = Mlx5Options::default();
+    options.blue_flame = true;
+    let d = domain_as(|d| d.with_options(options));
+    let cq = d.create_cq(256).unwrap();
+    let mut config = IbvConfig::default();
+    (config.max_send_wr, config.max_recv_wr, config.max_inline) = (32, 0, 256);
+    let mut qp = looped(&d, &cq, config);
+    let (src, dst) = (d.alloc(64).unwrap(), d.alloc(64).unwrap());
+    let (mut poller, mut wcs) = (cq.poller().unwrap(), [IbvWc::default(); 32]);
+    for round in 0..40u8 {
+        src.write_at(0, &[round; 64]).unwrap();
+        let inline = [round ^ 0xff; 200];
+        let put = Request::new(Op::Write, dst.remote(), Payload::Inline(&inline[..usize::from(round)]));
+        let mut want = match round % 3 {
+            0 => Vec::from(qp.put(dst.remote(), src.view()).unwrap()),
+            1 => Vec::from(qp.post(&put).unwrap()),
+            _ => Vec::new(),
+        };
+        if want.is_empty() {
+            let mut batch = qp.batch();
+            want.extend((0..3).flat_map(|_| Vec::from(batch.put(dst.remote(), src.view()).unwrap())));
+            batch.ring().unwrap();
+        }
+        nic.run();
+        let n = poller.poll(&mut wcs).unwrap();
+        assert!(wcs[..n].iter().all(IbvWc::is_valid));
+        assert_eq!(wcs[..n].iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), want, "round {round}");
+        let (mut seen, len) = ([0; 64], if round % 3 == 1 { usize::from(round) } else { 64 });
+        dst.read_at(0, &mut seen).unwrap();
+        let byte = if round % 3 == 1 { round ^ 0xff } else { round };
+        assert!(seen[..len].iter().all(|b| *b == byte), "round {round}: {seen:?}");
+    }
+    assert_eq!(nic.take_breaches(), []);
 }
 
 #[test]

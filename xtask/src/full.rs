@@ -2,6 +2,7 @@
 //! A step is a lane that CI does not run; how steps are chosen, timed and summed up is `test.rs`'s.
 
 use crate::{
+    cuda,
     lanes::{For, Lane, Ran, done},
     pair,
     sh::{Result, cargo, nightly, output, program, root, run, succeeds, target},
@@ -46,6 +47,7 @@ pub(crate) const STEPS: &[Lane] = &[
         differential,
     ),
     step("transfer-100mb", "100 MB between two processes, each pair of providers", transfer),
+    step("cuda", "the C header compiles for GPUs, to PTX", cuda::step),
     step("vm-newer", "the suite on the Soft-RoCE of a newer kernel", newer_kernel),
 ];
 

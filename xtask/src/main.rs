@@ -12,6 +12,7 @@ macro_rules! println {
 mod abi;
 mod bench;
 mod bindgen;
+mod cuda;
 mod debian;
 mod demo;
 mod full;

@@ -334,3 +334,43 @@ fn a_route_that_closes_between_an_empty_poll_and_its_reaping_stays() {
         assert_eq!(seen, [posted]);
     });
 }
+
+/// A provider's table from slots to ids, which poster and poller share: relaxed, and ordered by nothing but the
+/// device's completion one way and the credit the other. No slot is written anew before it was read.
+#[test]
+fn slots_that_poster_and_poller_share() {
+    check(|| {
+        let route = Arc::new(Route::new(Arc::new(Owner::new(1, 0)), 2, true));
+        let (mut queue, rung) = (WorkQueue::open(3, route.clone()), Arc::new(AtomicU64::new(0)));
+        let slots: Arc<[AtomicU64; 2]> = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+        let poller = thread::spawn({
+            let (slots, rung) = (slots.clone(), rung.clone());
+            move || {
+                let mut seen = Vec::new();
+                for _ in 0..3 {
+                    // The device: a completion for what was rung, by number of its slot.
+                    if (seen.len() as u64) < rung.load(Acquire) {
+                        let wr_id = slots[seen.len() % 2].load(Relaxed);
+                        seen.push(wr_id);
+                        assert!(route.retire_plain(&IbvWc { wr_id, ..IbvWc::default() }), "{seen:x?}");
+                    }
+                    thread::yield_now();
+                }
+                seen
+            }
+        });
+        let mut posted = Vec::new();
+        for _ in 0..4 {
+            if let Ok(ids) = queue.reserve(1, true) {
+                slots[posted.len() % 2].store(ids.first, Relaxed);
+                posted.push(ids.first);
+                queue.advance(1, true);
+                queue.tell();
+                rung.store(posted.len() as u64, Release);
+                queue.commit();
+            }
+        }
+        let seen = poller.join().unwrap();
+        assert_eq!(seen, posted[..seen.len()]);
+    });
+}
