@@ -29,7 +29,7 @@ use std::{
     fmt,
     mem::ManuallyDrop,
     os::fd::BorrowedFd,
-    slice,
+    process, slice,
     sync::{Arc, PoisonError},
 };
 
@@ -43,6 +43,9 @@ pub struct IbvCq<I: IbvDomainImpl> {
     /// Counts closed routes, so that a poller sees with one load that there is something to reap.
     closes: AtomicU64,
     config: CqConfig,
+    /// The process that made it. In a forked child another thread of the parent may hold a lock for ever, so
+    /// what drops there is left as it is.
+    home: u32,
     domain: Arc<DomainShared<I>>,
 }
 
@@ -74,7 +77,7 @@ impl<I: IbvDomainImpl> IbvCq<I> {
     pub(crate) fn new(domain: Arc<DomainShared<I>>, config: CqConfig) -> Result<Self, Error> {
         let (cq, poller) = domain.imp.create_cq(&config)?;
         let (parked, routes) = (Mutex::new(Some(poller)), Mutex::default());
-        Ok(Self { parked, cq, routes, closes: AtomicU64::new(0), config, domain })
+        Ok(Self { parked, cq, routes, closes: AtomicU64::new(0), config, home: process::id(), domain })
     }
 
     /// Completions it holds. Queue pairs reserve their share of it when created.
@@ -163,6 +166,9 @@ pub(crate) trait CqHandle: fmt::Debug + Send + Sync {
 
 impl<I: IbvDomainImpl> CqHandle for IbvCq<I> {
     fn close_route(&self, slot: u16) {
+        if process::id() != self.home {
+            return;
+        }
         let mut routes = lock(&self.routes);
         let Some(slot) = routes.slots.get_mut(usize::from(slot)) else { return };
         // A queue pair that failed to be made leaves nothing behind: no completion names a route on which
@@ -354,6 +360,9 @@ impl<I: IbvDomainImpl> CompletionQueue for Poller<I> {
 
 impl<I: IbvDomainImpl> Drop for Poller<I> {
     fn drop(&mut self) {
+        if process::id() != self.cq.home {
+            return;
+        }
         let mut routes = lock(&self.cq.routes);
         routes.sole = None;
         // SAFETY: taken once, here, and not used afterwards.

@@ -147,11 +147,22 @@ impl WorkQueue {
         if !self.open {
             return Err(PostError::NotConnected);
         }
-        let room = self.retired() + u64::from(self.route.depth);
+        let retired = self.retired();
+        let room = retired + u64::from(self.route.depth);
         let laps = self.built & !SEQ_MASK;
         self.base = (u64::from(self.slot) << SEQ_BITS).wrapping_sub(laps);
         self.limit = room.min(laps.saturating_add(SEQ_MASK + 1));
-        if end > room { Err(PostError::QueueFull) } else { Ok(()) }
+        match end > room {
+            true if self.waits_for_silence(retired) => Err(PostError::NeedsSignal),
+            true => Err(PostError::QueueFull),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether all that is in flight or built is unsignaled, so that no completion will ever make room.
+    fn waits_for_silence(&self, retired: u64) -> bool {
+        let silent = self.silent.at_end(self.built);
+        silent > 0 && self.built.saturating_sub(silent) <= retired
     }
 
     /// Gives back everything built since the last ring. `why` makes the next ring fail.

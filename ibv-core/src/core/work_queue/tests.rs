@@ -18,8 +18,10 @@ struct Naive {
 
 impl Naive {
     fn reserve(&self, count: u32, signaled: bool) -> Result<u64, PostError> {
-        if self.posted.len() + self.built.len() + count as usize > self.depth {
-            return Err(PostError::QueueFull);
+        let waiting: Vec<bool> = self.posted.iter().map(|(_, s)| *s).chain(self.built.clone()).collect();
+        if waiting.len() + count as usize > self.depth {
+            let silent = !waiting.is_empty() && waiting.iter().all(|signaled| !signaled);
+            return Err(if silent { PostError::NeedsSignal } else { PostError::QueueFull });
         }
         if !signaled && !self.in_order {
             return Err(PostError::Unsupported);
