@@ -2,16 +2,21 @@
 //! which alone is a test because it alone is the same on every machine.
 
 mod mlx5;
+mod perf;
 
 use crate::sh::{Result, cargo, debian_packages, output, program, root, run};
 
-const USAGE: &str = "usage: cargo xtask bench [--instructions [--json | --limits]]
+const USAGE: &str = "usage: cargo xtask bench [--instructions [--json | --limits] | --perf [--json]]
 
 Runs the benches of provider-mock, then counts the instructions that the safe handle spends on a request and
 on a completion, above the provider's own, and what provider-mlx5 and libmlx5 spend on whole operations on the same
 software device (needs valgrind, and rdma-core for the latter). --instructions does only the counting; with --json it
 prints the whole operations alone, as rows of {\"op\", \"ours\", \"peer\", \"theirs\", \"ratio\"}; with --limits it
-counts only what has limits, and fails above them.";
+counts only what has limits, and fails above them.
+
+--perf compares `ibv perf` with perftest on the same software device and the same settings (needs perftest and
+valgrind; minutes): instructions a message at the client, which must be no more than perftest's, and messages a
+second of alternating runs, which are only reported.";
 
 /// What the safe handle may spend, in instructions: a request in a batch of 16, a completion in a poll
 /// of 16, both by static dispatch.
@@ -30,6 +35,8 @@ pub(crate) fn run_bench(args: &[String]) -> Result<()> {
             debian_packages(&["valgrind"])?;
             return limits_kept();
         }
+        [flag] if flag == "--perf" => return perf::compare(false),
+        [flag, json] if flag == "--perf" && json == "--json" => return perf::compare(true),
         [flag] if flag == "--help" || flag == "-h" => {
             println!("{USAGE}");
             return Ok(());

@@ -48,6 +48,9 @@ pub(crate) const STEPS: &[Lane] = &[
     ),
     step("transfer-100mb", "100 MB between two processes, each pair of providers", transfer),
     step("cuda", "the C header compiles for GPUs, to PTX", cuda::step),
+    step("perf", "`ibv perf` needs no more instructions a message than perftest, setting by setting", || {
+        done(crate::bench::run_bench(&["--perf".into()]))
+    }),
     step("vm-newer", "the suite on the Soft-RoCE of a newer kernel", newer_kernel),
 ];
 
