@@ -64,35 +64,36 @@ impl AddressBook {
 }
 
 /// Where a request goes.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Destination {
-    ah: Arc<Ah>,
+    /// Of one that the `Peers` keep.
+    pub(crate) ah: *mut ibv_ah,
     pub(crate) qp_num: u32,
     pub(crate) qkey: u32,
 }
 
-impl Destination {
-    #[inline]
-    pub(crate) fn ah(&self) -> *mut ibv_ah {
-        self.ah.as_ptr()
-    }
-}
-
 /// The peers of one queue pair, by number.
 #[derive(Debug, Default)]
-pub(crate) struct Peers(Vec<Destination>);
+pub(crate) struct Peers {
+    to: Vec<Destination>,
+    kept: Vec<Arc<Ah>>,
+}
+
+// SAFETY: the pointers are those of the address handles beside them, which any thread may use.
+unsafe impl Send for Peers {}
 
 impl Peers {
     /// Takes in the peer at the other end of `path`; its number.
     pub(crate) fn add(&mut self, ah: Arc<Ah>, path: &IbvPath) -> u32 {
         let IbvQpInfo { qp_num, qkey, .. } = path.remote;
-        self.0.push(Destination { ah, qp_num, qkey });
-        (self.0.len() - 1) as u32
+        self.to.push(Destination { ah: ah.as_ptr(), qp_num, qkey });
+        self.kept.push(ah);
+        (self.to.len() - 1) as u32
     }
 
     #[inline]
     pub(crate) fn at(&self, number: u32) -> Option<&Destination> {
-        self.0.get(number as usize)
+        self.to.get(number as usize)
     }
 }
 

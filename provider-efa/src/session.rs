@@ -107,9 +107,9 @@ impl Builders {
         let session = Session(self);
         // SAFETY: the queue pair is alive; libefa takes no request that reports nothing.
         unsafe { (*qp).wr_flags = IBV_SEND_SIGNALED };
-        for (i, request) in ring.requests().iter().enumerate() {
+        for request in ring.requests() {
             // SAFETY: inside the session, whose only request this is until the next.
-            unsafe { self.build(request, ring, i, peers)? };
+            unsafe { self.build(request, peers)? };
         }
         session.complete()
     }
@@ -119,7 +119,7 @@ impl Builders {
     /// # Safety
     /// Between start and complete.
     #[inline]
-    unsafe fn build(&self, r: &Built, ring: &SendRing, i: usize, peers: &Peers) -> Result<(), c_int> {
+    unsafe fn build(&self, r: &Built, peers: &Peers) -> Result<(), c_int> {
         let qp = self.qp.as_ptr();
         // SAFETY: the queue pair is alive, and the session is ours.
         unsafe { (*qp).wr_id = r.id };
@@ -136,16 +136,15 @@ impl Builders {
             }
         }
         if r.inline {
-            let data = ring.inline_bytes(i);
-            // SAFETY: as above; the bytes are copied before the call returns.
-            unsafe { (self.set_inline_data)(qp, data.as_ptr().cast_mut().cast(), data.len()) };
+            // SAFETY: as above; the bytes are the ring's, and copied before the call returns.
+            unsafe { (self.set_inline_data)(qp, r.local_addr as *mut c_void, r.len as usize) };
         } else {
             // SAFETY: as above; what the range names a key guards.
             unsafe { (self.set_sge)(qp, r.lkey, r.local_addr, r.len) };
         }
         let to = peers.at(r.peer).ok_or(libc::EINVAL)?;
         // SAFETY: as above; `peers` keeps the address handle as long as the queue pair lives.
-        unsafe { (self.set_ud_addr)(qp, to.ah(), to.qp_num, to.qkey) };
+        unsafe { (self.set_ud_addr)(qp, to.ah, to.qp_num, to.qkey) };
         Ok(())
     }
 }

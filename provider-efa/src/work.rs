@@ -73,12 +73,6 @@ impl SendRing {
         &self.built[..self.len]
     }
 
-    /// The bytes of the request at `i`.
-    pub(crate) fn inline_bytes(&self, i: usize) -> &[u8] {
-        let at = i * self.max_inline;
-        &self.inline[at..at + self.built[i].len as usize]
-    }
-
     /// Builds one request. `None`, and nothing built, if core had promised room or an operation that is not
     /// there.
     #[inline]
@@ -95,7 +89,7 @@ impl SendRing {
         let (lkey, local_addr, len, inline) = match wr.local {
             Payload::Sges([one]) => (one.lkey(), one.addr(), one.len() as u32, false),
             Payload::Sges(_) => (self.nothing.0, self.nothing.1, 0, false),
-            Payload::Inline(data) => (0, 0, self.copy(i, data)?, true),
+            Payload::Inline(data) => (0, self.copy(i, data)?, data.len() as u32, true),
         };
         *self.built.get_mut(i)? = Built {
             id: wr.id | mark,
@@ -119,13 +113,15 @@ impl SendRing {
         Self { built: [request].into(), len: 1, ..Self::new(0, 0, (0, 0)) }
     }
 
-    fn copy(&mut self, i: usize, data: &[u8]) -> Option<u32> {
+    /// Copies a request's bytes to its own place, and says where that is: in a block that never moves.
+    fn copy(&mut self, i: usize, data: &[u8]) -> Option<u64> {
         if data.len() > self.max_inline {
             return None;
         }
         let at = i * self.max_inline;
-        self.inline.get_mut(at..at + data.len())?.copy_from_slice(data);
-        Some(data.len() as u32)
+        let place = self.inline.get_mut(at..at + data.len())?;
+        place.copy_from_slice(data);
+        Some(place.as_ptr() as u64)
     }
 }
 
