@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: the mock's benches by the clock, and the safe handle's cost by the instruction,
 //! which alone is a test because it alone is the same on every machine.
 
+mod efa;
 mod mlx5;
 mod perf;
 
@@ -45,7 +46,8 @@ pub(crate) fn run_bench(args: &[String]) -> Result<()> {
     }
     debian_packages(&["valgrind"])?;
     cost()?;
-    mlx5::count(false)
+    mlx5::count(false)?;
+    efa::count()
 }
 
 fn clock() -> Result<()> {

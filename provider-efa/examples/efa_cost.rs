@@ -1,4 +1,4 @@
-//! What a post and a poll cost, for callgrind: `cost CLIENT OP ROUNDS`. Only what runs inside the `op_`
+//! What a post and a poll cost, for callgrind: `efa_cost CLIENT OP ROUNDS`. Only what runs inside the `op_`
 //! functions counts; the software adapter works between them. `cargo xtask bench --instructions` runs it.
 //!
 //! Clients: `static` and `dyn` are this crate through the safe API; `poll_cq` and `cq_ex` are libefa by `ibv_wr_*`,
@@ -351,7 +351,7 @@ fn main() -> ExitCode {
     let args: Vec<String> = env::args().collect();
     let done = match &args[..] {
         [_, client, op, n] => n.parse().map_err(Into::into).and_then(|n| run(client, op, n)),
-        _ => Err("usage: cost CLIENT OP ROUNDS".into()),
+        _ => Err("usage: efa_cost CLIENT OP ROUNDS".into()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,0 +1,98 @@
+//! Instructions of whole operations on the software EFA: provider-efa's and libefa's, in one run, on the newest
+//! rdma-core, for the system's libefa may have no RDMA write. What is measured is
+//! `provider-efa/examples/efa_cost.rs`; here is who is compared with whom.
+
+use crate::{
+    rdma_core,
+    sh::{Result, cargo, output, program, target},
+};
+use std::path::Path;
+
+/// Operation, whom to compare with, and most instructions that the safe API may spend beyond that, by static
+/// dispatch. Meant are 40 for a post and 20 for a poll; `docs/performance.md` has what is missing.
+const OPS: [(&str, &str, f64); 5] = [
+    ("post_one", "poll_cq", 145.0),
+    ("post_batch16", "poll_cq", 56.0),
+    ("poll_one", "poll_cq", 120.0),
+    ("poll_16", "poll_cq", 46.0),
+    ("poll_empty", "poll_cq", 62.0),
+];
+/// Rounds that are counted.
+const ROUNDS: u32 = 256;
+
+struct Row {
+    op: &'static str,
+    ours: f64,
+    theirs: f64,
+    limit: f64,
+}
+
+/// Counts, prints, and fails above the limits.
+pub(super) fn count() -> Result<()> {
+    let library = match rdma_core::build(None) {
+        Ok(build) => build.join("lib"),
+        Err(why) => {
+            eprintln!("no instructions of EFA: no newer rdma-core to be had: {why}");
+            return Ok(());
+        }
+    };
+    output(&mut cargo([
+        "build",
+        "--quiet",
+        "--release",
+        "--package",
+        "provider-efa",
+        "--example",
+        "efa_cost",
+    ]))?;
+    let mut rows = Vec::new();
+    for (op, peer, limit) in OPS {
+        let (ours, theirs) = (instructions(&library, "static", op)?, instructions(&library, peer, op)?);
+        rows.push(Row { op, ours, theirs, limit });
+    }
+    println!("{:18} {:>7}  {:26} {:>7} {:>6}", "op (efa)", "ours", "peer", "theirs", "more");
+    for Row { op, ours, theirs, .. } in &rows {
+        println!("{op:18} {ours:7.1}  {:26} {theirs:7.1} {:6.1}", "ibv_wr/ibv_poll_cq", ours - theirs);
+    }
+    judge(&rows)
+}
+
+fn judge(rows: &[Row]) -> Result<()> {
+    match rows.iter().find(|r| r.ours - r.theirs > r.limit) {
+        None => Ok(()),
+        Some(Row { op, ours, theirs, limit }) => {
+            let more = ours - theirs;
+            Err(format!("{op} on EFA: {more:.1} instructions more than libefa, {limit} allowed").into())
+        }
+    }
+}
+
+/// Instructions of one operation, each of a batch of 16 by itself.
+fn instructions(library: &Path, client: &str, op: &str) -> Result<f64> {
+    let binary = target().join("release/examples/efa_cost");
+    let toggle = format!("--toggle-collect=*op_{op}*");
+    let mut valgrind = program("valgrind", ["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
+    valgrind.arg(toggle).arg(binary).args([client, op, &ROUNDS.to_string()]).env("LD_LIBRARY_PATH", library);
+    let done = valgrind.output().map_err(|e| format!("valgrind: {e}"))?;
+    let text = String::from_utf8_lossy(&done.stderr);
+    let total = text.lines().find_map(|line| line.split_once("Collected : ")).map(|(_, n)| n.trim().parse());
+    let total: f64 = match total {
+        Some(n) if done.status.success() => n?,
+        _ => return Err(format!("efa_cost {client} {op}: {}\n{text}", done.status).into()),
+    };
+    let each = if op.ends_with("16") { 16.0 } else { 1.0 };
+    Ok(total / f64::from(ROUNDS) / each)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_more_than_libefas_is_what_counts() {
+        let row = |ours| [Row { op: "post_one", ours, theirs: 300.0, limit: 40.0 }];
+        assert!(judge(&row(340.0)).is_ok());
+        let e = judge(&row(341.0)).unwrap_err().to_string();
+        assert!(e.contains("post_one") && e.contains("41.0") && e.contains("40 allowed"), "{e}");
+    }
+}
