@@ -5,11 +5,12 @@
 
 use crate::work::GET;
 use ibv_core::{
-    CompletionQueue, IbvWc, PollCompletionError, WcOpcode, WcStatus,
+    CompletionQueue, Glance, IbvWc, PollCompletionError, WcOpcode, WcStatus,
     verbs::{Cq, CqPoller, poll},
 };
 use std::{
     os::fd::BorrowedFd,
+    slice,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -110,12 +111,21 @@ impl CompletionQueue for EfaPoller {
         if n < out.len() && self.shared.is_swept.load(Relaxed) {
             n += self.shared.take_swept(&mut out[n..]);
         }
-        for wc in out.iter_mut().take(n) {
-            if wc.wr_id & GET != 0 || wc.status == WcStatus::GENERAL_ERR {
-                complete(wc);
-            }
-        }
+        out.iter_mut().take(n).for_each(complete);
         Ok(n)
+    }
+
+    #[inline]
+    fn glance(&mut self, wc: &mut IbvWc) -> Glance {
+        match poll::poll(&self.shared.cq, slice::from_mut(wc)) {
+            Ok(1) => {
+                complete(wc);
+                Glance::Completion
+            }
+            Ok(_) if !self.shared.is_swept.load(Relaxed) => Glance::Nothing,
+            // An error comes again when `poll` asks, or was that of an entry of a destroyed queue pair.
+            _ => Glance::Unclear,
+        }
     }
 
     fn arm(&mut self, solicited_only: bool) -> Result<(), PollCompletionError> {
