@@ -7,6 +7,10 @@
 #![allow(unsafe_code)]
 
 mod common;
+#[path = "golden/failures.rs"]
+mod failures;
+#[path = "golden/receives.rs"]
+mod receives;
 
 use common::{dv_qp, nic, seed_domain};
 use ibv_core::{
