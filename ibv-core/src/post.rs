@@ -75,7 +75,7 @@ pub(crate) fn enqueue_one<Q: IbvQueuePair + ?Sized>(
     local: IbvMemoryRegionView<'_>,
     remote: IbvRemoteMemoryRegionView,
 ) -> Result<WrIds, PostError> {
-    match enqueue_plain(qp, one, local, remote) {
+    match enqueue_plain(qp, one, local, remote, true) {
         Some(built) => built,
         None => {
             let (l, r) = ((local.addr(), local.len()), (remote.addr, remote.len));
@@ -91,21 +91,22 @@ fn enqueue_plain<Q: IbvQueuePair + ?Sized>(
     one: One,
     local: IbvMemoryRegionView<'_>,
     remote: IbvRemoteMemoryRegionView,
+    signaled: bool,
 ) -> Option<Result<WrIds, PostError>> {
     let core = qp.core_mut(FromCore(()));
     // No bytes wrap around, so they are rare too.
     if local.len() > remote.len || local.len().wrapping_sub(1) >= core.plain.max(one) {
         return None;
     }
-    let first = core.send.peek()?;
-    let parts = Parts { op: one.op(), signaled: true, fence: false, solicited: false, remote };
+    let first = if signaled { core.send.peek() } else { core.send.peek_silent() }?;
+    let parts = Parts { op: one.op(), signaled, fence: false, solicited: false, remote };
     if let Err(e) = qp.enqueue(&parts.request(first, Payload::Sges(slice::from_ref(&local)))) {
         #[cfg(feature = "recorder")]
         qp.core_mut(FromCore(())).log.count_refused();
         return Some(Err(e));
     }
     let core = qp.core_mut(FromCore(()));
-    core.send.advance(1, true);
+    core.send.advance(1, signaled);
     #[cfg(feature = "recorder")]
     core.log.count(one.op(), local.len());
     Some(Ok(WrIds { first, count: 1 }))
@@ -142,7 +143,27 @@ fn refuse<Q: IbvQueuePair + ?Sized>(
 
 /// Checks `req`, takes its credits and builds it. On `Err` the request left nothing behind.
 pub(crate) fn enqueue<Q: IbvQueuePair + ?Sized>(qp: &mut Q, req: &Request<'_>) -> Result<WrIds, PostError> {
-    checked(qp, req).or_else(|e| refuse(qp, req, e))
+    match plain(qp, req) {
+        Some(built) => built,
+        None => checked(qp, req).or_else(|e| refuse(qp, req, e)),
+    }
+}
+
+/// Builds `req` if it is of one range and as simple as `put` and `get`, signaled or not, and needs no second
+/// look.
+#[inline]
+fn plain<Q: IbvQueuePair + ?Sized>(qp: &mut Q, req: &Request<'_>) -> Option<Result<WrIds, PostError>> {
+    let Payload::Sges(&[local]) = req.local else { return None };
+    let one = match req.op {
+        Op::Write => One::Write,
+        Op::Read if local.len() == req.remote.len => One::Read,
+        Op::WriteWithImm(imm) => One::WriteWithImm(imm),
+        _ => return None,
+    };
+    if req.fence || req.solicited {
+        return None;
+    }
+    enqueue_plain(qp, one, local, req.remote, req.signaled)
 }
 
 fn checked<Q: IbvQueuePair + ?Sized>(qp: &mut Q, req: &Request<'_>) -> Result<WrIds, PostError> {
@@ -284,7 +305,7 @@ pub(crate) fn post_one<Q: IbvQueuePair + ?Sized>(
     remote: IbvRemoteMemoryRegionView,
 ) -> Result<WrIds, PostError> {
     if !qp.core().send.dirty()
-        && let Some(built) = enqueue_plain(qp, one, local, remote)
+        && let Some(built) = enqueue_plain(qp, one, local, remote, true)
     {
         let ids = built?;
         return ring_built(qp).map(|()| ids);

@@ -111,6 +111,14 @@ impl WorkQueue {
         (self.built < self.limit).then(|| self.base.wrapping_add(self.built))
     }
 
+    /// The same for a request that reports no success: if the queue may have one, and the run that it makes
+    /// longer stays shorter than the queue.
+    #[inline]
+    pub(crate) fn peek_silent(&self) -> Option<u64> {
+        let fits = self.route.in_order && self.silent.at_end(self.built) + 1 < u64::from(self.route.depth);
+        self.peek().filter(|_| fits)
+    }
+
     /// The ids of the next `count` requests, if there is room. Changes nothing: `advance` does, once
     /// the provider has built them.
     #[inline]
