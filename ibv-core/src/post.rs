@@ -124,6 +124,12 @@ fn enqueue_rare<Q: IbvQueuePair + ?Sized>(
 ) -> Result<WrIds, PostError> {
     let local = IbvMemoryRegionView::from_raw_parts(local.0, local.1, lkey);
     let remote = IbvRemoteMemoryRegionView { addr: remote.0, len: remote.1, rkey };
+    // Mostly it is the limit of a while ago, and no more.
+    if qp.core_mut(FromCore(())).send.look_again().is_some()
+        && let Some(built) = enqueue_plain(qp, one, local, remote, true)
+    {
+        return built;
+    }
     enqueue(qp, &Request::new(one.op(), remote, Payload::Sges(&[local])))
 }
 

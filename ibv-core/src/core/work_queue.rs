@@ -119,6 +119,12 @@ impl WorkQueue {
         self.peek().filter(|_| fits)
     }
 
+    /// [`peek`](Self::peek), with the second look, for a signaled request.
+    pub(crate) fn look_again(&mut self) -> Option<u64> {
+        self.refresh(self.built + 1).ok()?;
+        self.peek()
+    }
+
     /// The ids of the next `count` requests, if there is room. Changes nothing: `advance` does, once
     /// the provider has built them.
     #[inline]
