@@ -249,7 +249,13 @@ impl<I: IbvDomainImpl> Poller<I> {
         let mut rest = out.get(from..to).ok_or(PollCompletionError::Corrupt(to as u64))?;
         while let Some(first) = rest.first() {
             let slot = slot_of(first);
-            let mut run = self.table.get(usize::from(slot)).map_or(0, |route| route.retire_run(rest));
+            let mut run = match self.table.get(usize::from(slot)) {
+                Some(route) => match route.retire_run(rest) {
+                    0 => route.retire_loose(rest),
+                    run => run,
+                },
+                None => 0,
+            };
             match run {
                 0 => run = self.credit_one(first)?,
                 _ => self.meet_again(slot),

@@ -154,6 +154,25 @@ impl Route {
         taken
     }
 
+    /// `retire`, for the successes at the front of `wcs` where completions are in no order, and never for more of
+    /// them than there are requests in flight: how many.
+    pub(crate) fn retire_loose(&self, wcs: &[IbvWc]) -> usize {
+        let next = self.next.load(Relaxed);
+        if self.in_order {
+            return 0;
+        }
+        let ours = |wc: &&IbvWc| (wc.wr_id ^ next) & !SEQ_MASK == 0 && wc.status == WcStatus::SUCCESS;
+        let in_flight = self.told.0.load(Acquire).wrapping_sub(next) & SEQ_MASK;
+        let taken = (wcs.iter().take_while(ours).count() as u64).min(in_flight);
+        #[cfg(feature = "recorder")]
+        for wc in &wcs[..taken as usize] {
+            self.log.received(wc);
+            self.log.polled(wc);
+        }
+        self.next.store(next & !SEQ_MASK | next.wrapping_add(taken) & SEQ_MASK, Release);
+        taken as usize
+    }
+
     /// As if `count` requests had come and gone.
     #[cfg(all(test, not(loom)))]
     pub(super) fn start_at(&self, count: u64) {
@@ -199,5 +218,27 @@ impl Route {
 
     pub(super) fn forgive(&self) {
         *self.owner.first_error() = None;
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn completions_in_no_order_return_as_many_credits_as_there_are_requests() {
+        let route = Route::new(Arc::new(Owner::new(1, 0)), 8, false);
+        route.place(3);
+        route.tell(5);
+        let wc = |slot: u64, seq| IbvWc { wr_id: slot << SEQ_BITS | seq, ..IbvWc::default() };
+        let mut wcs = [wc(3, 4), wc(3, 0), wc(3, 2), wc(2, 1), wc(3, 1)];
+        assert_eq!((route.retire_loose(&wcs), route.retired()), (3, 3), "up to another route's");
+        wcs[1].status = WcStatus::WR_FLUSH_ERR;
+        assert_eq!((route.retire_loose(&wcs[..3]), route.retired()), (1, 4), "up to a failure");
+        assert_eq!((route.retire_loose(&[wc(3, 3); 4]), route.retired()), (1, 5), "five were told of");
+        assert_eq!(route.retire_loose(&[wc(3, 3)]), 0);
+        let ordered = Route::new(Arc::new(Owner::new(1, 0)), 8, true);
+        ordered.tell(5);
+        assert_eq!(ordered.retire_loose(&[wc(0, 0)]), 0, "has a way of its own");
     }
 }

@@ -14,7 +14,7 @@ const OPS: [(&str, &str, f64); 5] = [
     ("post_one", "poll_cq", 90.0),
     ("post_batch16", "poll_cq", 54.0),
     ("poll_one", "poll_cq", 125.0),
-    ("poll_16", "poll_cq", 130.0),
+    ("poll_16", "poll_cq", 36.0),
     ("poll_empty", "poll_cq", 40.0),
 ];
 /// Rounds that are counted.
