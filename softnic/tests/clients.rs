@@ -27,6 +27,10 @@ fn ucx(transport: &str, test: &str, options: &[&str]) {
 fn ucx_on_reliable_connections() {
     ucx("rc_verbs", "am_lat", &["-D", "short"]);
     ucx("rc_verbs", "am_bw", &["-D", "bcopy", "-s", "1000"]);
+}
+
+#[test]
+fn ucx_in_the_peers_memory() {
     ucx("rc_verbs", "put_lat", &["-D", "short"]);
     ucx("rc_verbs", "put_bw", &["-D", "zcopy", "-s", "4096"]);
     ucx("rc_verbs", "get", &["-D", "zcopy", "-s", "4096"]);
