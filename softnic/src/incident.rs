@@ -124,6 +124,7 @@ impl Host {
         for qp in self.engine.qps.values_mut().filter(|q| q.device == device) {
             qp.freeze();
         }
+        self.efa.fail_device(device, &mut self.engine.shared);
         self.tell_device(device, 0, async_event::DEVICE_FATAL);
     }
 

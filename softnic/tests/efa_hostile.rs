@@ -107,6 +107,24 @@ fn a_doorbell_beyond_the_ring_breaks_the_queue_pair() {
 }
 
 #[test]
+fn more_requests_than_the_ring_holds_break_the_queue_pair() {
+    use softnic::mlx5::transition::QpState;
+    steps(1, Limits::default(), |rig| {
+        let a = Srd::new(rig, Shape::default());
+        let qpn = a.qpn() as u16;
+        let mut states = Vec::new();
+        for round in 1..=2 {
+            ring(rig, &a, |ring| ring.doorbell.store(round * ring.entries));
+            rig.nic.with(|host| host.scan());
+            states.push(rig.nic.with(|host| host.efa.qps[&qpn].state));
+        }
+        // None of the first ring has completed, so there is no room for another one.
+        assert_eq!(states, [QpState::Rts, QpState::Error]);
+        works(rig);
+    });
+}
+
+#[test]
 fn arbitrary_requests_and_doorbells_never_stop_the_device() {
     // A small generator of nonsense, the same in every run.
     let mut state = 0x2545_f491_4f6c_dd1du64;

@@ -18,6 +18,7 @@ pub mod transition;
 pub mod wqe;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::description::{self, Description};
 use crate::drive::Choices;
@@ -26,7 +27,7 @@ use crate::efa::cq::Cqs;
 use crate::efa::cqe::{Cqe, NO_HANDLE, Received, RequestId, Side, Status};
 use crate::efa::landing::{Landed, Landing, Then};
 use crate::efa::limits::Limits;
-use crate::efa::message::{Asked, INDICES, Message, Outcome, base, qpn};
+use crate::efa::message::{Asked, INDICES, Message, Outcome, Reply, base, qpn};
 use crate::efa::qp::{Qp, receive_id};
 use crate::fabric::packet::{Body, Packet};
 use crate::mlx5::qp::Shared;
@@ -62,6 +63,8 @@ pub struct Device {
     /// Bytes of a packet, which is also the longest SEND.
     pub mtu: u32,
     gids: Vec<[u8; 16]>,
+    /// It failed for good.
+    failed: bool,
 }
 
 impl Device {
@@ -69,7 +72,7 @@ impl Device {
         let ports = &description.ports;
         let gids = ports.iter().flat_map(|p| &p.gids).filter(|g| !g.is_hole()).map(|g| g.gid).collect();
         let mtu = ports.first().map_or(1, |p| p.max_message);
-        Self { limits: description.efa.clone(), mtu, gids }
+        Self { limits: description.efa.clone(), mtu, gids, failed: false }
     }
 
     /// Whether the device has this address.
@@ -77,10 +80,23 @@ impl Device {
         self.gids.contains(gid)
     }
 
+    /// Whether it has this address, and answers.
+    pub fn answers_at(&self, gid: &[u8; 16]) -> bool {
+        !self.failed && self.owns(gid)
+    }
+
     /// Its first address.
     pub fn gid(&self) -> [u8; 16] {
         self.gids.first().copied().unwrap_or_default()
     }
+}
+
+/// Where the tokens of a machine start: peers remember them, so no process repeats them, nor a machine that starts after another
+/// one in the same process.
+fn first_token() -> u64 {
+    static STARTS: AtomicU64 = AtomicU64::new(0);
+    let start = STARTS.fetch_add(1, Ordering::Relaxed);
+    u64::from(std::process::id()) << 40 | (start & 0xff) << 32
 }
 
 /// Outcomes of requests, newest last.
@@ -125,7 +141,7 @@ impl Engine {
             next_landing: 0,
             timers: BTreeSet::new(),
             choices: Choices::new(seed),
-            tokens: u64::from(std::process::id()) << 40,
+            tokens: first_token(),
             responsive: BTreeSet::new(),
             executed: BTreeMap::new(),
         }
@@ -293,6 +309,29 @@ impl Engine {
         self.executed.retain(|(_, target), _| *target != fabric);
     }
 
+    /// A device fails for good: its queue pairs do nothing any more, and what they were asked for is never answered.
+    pub fn fail_device(&mut self, device: usize, shared: &mut Shared) {
+        if let Some(device) = self.devices.get_mut(device) {
+            device.failed = true;
+        }
+        let frozen = self.qps.values_mut().filter(|q| q.device == device).map(|qp| {
+            qp.frozen = true;
+            qp.qpn
+        });
+        let frozen: BTreeSet<u16> = frozen.collect();
+        let (lost, kept): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            std::mem::take(&mut self.landings).into_iter().partition(|(_, l)| frozen.contains(&l.qpn));
+        self.landings = kept;
+        for landing in lost.into_values() {
+            match landing.then {
+                Then::Answer { asked, .. } | Then::Read(asked) if asked.reliable => {
+                    shared.send(asked.answer(Reply::new(asked.token, Outcome::Silence)));
+                }
+                _ => {}
+            }
+        }
+    }
+
     /// Writes a completion.
     fn complete(
         &mut self,
@@ -303,11 +342,23 @@ impl Engine {
         side: Side,
         shared: &mut Shared,
     ) {
-        let Some(qp) = self.qps.get(&number) else { return };
+        let Some(qp) = self.qps.get(&number).filter(|q| !q.frozen) else { return };
         let (cqn, ring) = if side == Side::Send { qp.send_cq } else { qp.receive_cq };
         let cqe = Cqe { qpn: number, id, op, status, side };
         if let Some(cq) = self.cqs.get_mut(cqn) {
             cq.push(cqn, ring, &cqe, &mut shared.trace);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_that_is_started_again_does_not_repeat_its_tokens() {
+        let mut machines = [(); 2].map(|()| Engine::new(&Description::efa(1)));
+        let [first, second] = machines.each_mut().map(Engine::next_token);
+        assert_ne!(first, second, "a peer that lives on would take it for what it knows");
     }
 }

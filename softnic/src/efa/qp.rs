@@ -98,6 +98,8 @@ pub struct Qp {
     pub unsolicited: bool,
     /// State.
     pub state: QpState,
+    /// Its device failed: it does nothing any more.
+    pub frozen: bool,
     /// Attributes.
     pub attr: QpAttr,
     /// Send queue.
@@ -141,6 +143,7 @@ impl Qp {
             service: facts.service,
             unsolicited: false,
             state: QpState::Reset,
+            frozen: false,
             attr: QpAttr::default(),
             send,
             receive,
@@ -153,15 +156,16 @@ impl Qp {
     /// Takes the requests that were rung: all at once, for a completion of any of them frees their places in the ring. True
     /// if there were any.
     pub fn fetch(&mut self, shared: &mut Shared) -> bool {
-        if !matches!(self.state, QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Error) {
+        if self.frozen || !matches!(self.state, QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Error) {
             return false;
         }
         let Some(ring) = &self.send else { return false };
+        let free = (ring.entries as usize).saturating_sub(self.requester.len());
         let n = match ring.published(self.fetched) {
             Some(0) => return false,
-            Some(n) => n,
-            None => {
-                // A doorbell that no library writes: nothing in the ring can be trusted.
+            Some(n) if usize::from(n) <= free => n,
+            _ => {
+                // A doorbell that no library writes, or more requests than places: nothing in the ring can be trusted.
                 self.fetched = ring.doorbell.load() as u16;
                 self.fail(shared);
                 return true;
@@ -218,7 +222,7 @@ impl Qp {
 
     /// Whether messages are taken.
     pub fn listens(&self) -> bool {
-        matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
+        !self.frozen && matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
     }
 
     /// The queue pair fails of itself: the program gets an event, and all its requests back.
@@ -252,7 +256,7 @@ impl Qp {
 
     /// Whether there is anything to flush.
     pub fn must_flush(&self) -> bool {
-        self.state == QpState::Error && (!self.requester.is_idle() || self.has_receive())
+        !self.frozen && self.state == QpState::Error && (!self.requester.is_idle() || self.has_receive())
     }
 }
 

@@ -58,7 +58,12 @@ struct Outstanding {
 impl Requester {
     /// Whether nothing is under way or waits.
     pub fn is_idle(&self) -> bool {
-        self.pending.is_empty() && self.flight.is_empty()
+        self.len() == 0
+    }
+
+    /// Requests that were fetched and have not completed.
+    pub fn len(&self) -> usize {
+        self.pending.len() + self.flight.len()
     }
 
     fn has_room(&self) -> bool {
@@ -91,7 +96,10 @@ impl Qp {
 
     /// Whether a request could start now.
     pub fn can_send(&self) -> bool {
-        self.state == QpState::Rts && !self.requester.pending.is_empty() && self.requester.has_room()
+        !self.frozen
+            && self.state == QpState::Rts
+            && !self.requester.pending.is_empty()
+            && self.requester.has_room()
     }
 }
 
@@ -186,7 +194,7 @@ impl Engine {
 
     /// An answer arrived.
     pub(super) fn on_reply(&mut self, qpn: u16, from: &Address, reply: Reply, shared: &mut Shared) {
-        let Some(qp) = self.qps.get_mut(&qpn) else { return };
+        let Some(qp) = self.qps.get_mut(&qpn).filter(|q| !q.frozen) else { return };
         let token = reply.token;
         let Some(outstanding) = qp.requester.flight.get_mut(&token) else { return };
         match reply.outcome {
@@ -256,7 +264,7 @@ impl Engine {
         let gid = to.gid.unwrap_or_default();
         let own = self.qps.get(&qpn).map(|q| Address { lid: 0, gid: Some(self.devices[q.device].gid()) });
         let stopped = shared.faults.is_stopped(to) || own.is_some_and(|own| shared.faults.is_stopped(&own));
-        if !stopped && self.devices.iter().any(|d| d.owns(&gid)) {
+        if !stopped && self.devices.iter().any(|d| d.answers_at(&gid)) {
             Status::RemoteBadDestQpn
         } else if self.responsive.contains(&gid) {
             Status::UnresponsiveRemote
@@ -271,7 +279,7 @@ impl Engine {
 
     /// A pause is over: the request goes out again, if it is still under way.
     pub(super) fn send_again(&mut self, timer: Timer, shared: &mut Shared) {
-        let Some(qp) = self.qps.get(&timer.qpn) else { return };
+        let Some(qp) = self.qps.get(&timer.qpn).filter(|q| !q.frozen) else { return };
         let Some(outstanding) = qp.requester.flight.get(&timer.token) else { return };
         let qpn = u32::from(timer.qpn);
         shared.trace.event(Event::Timer { qpn });

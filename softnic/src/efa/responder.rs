@@ -38,8 +38,8 @@ impl Engine {
         if !asked.reliable {
             return self.on_datagram(asked, data, shared);
         }
-        if !self.devices.iter().any(|d| asked.to.gid.is_some_and(|gid| d.owns(&gid))) {
-            // Nobody has this address.
+        if !self.devices.iter().any(|d| asked.to.gid.is_some_and(|gid| d.answers_at(&gid))) {
+            // Nobody has this address, or a device that failed.
             return shared.send(asked.answer(Reply::new(asked.token, Outcome::Silence)));
         }
         if let Some(outcome) = self.remembered(&asked) {
