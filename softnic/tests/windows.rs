@@ -66,6 +66,12 @@ fn a_window_of_type_1_is_bound_by_its_own_call_and_anew() {
             assert_ne!((*mw).rkey, first);
             assert_eq!(write(rig, &a, (b.at(128), (*mw).rkey)), OK);
             assert_eq!(rig.v().ibv_dereg_mr(b.mr), libc::EBUSY, "a window is bound to it");
+            for (what, access) in [(IBV_REREG_MR_CHANGE_TRANSLATION, 0), (IBV_REREG_MR_CHANGE_ACCESS, LOCAL)]
+            {
+                let (addr, len) = (b.at(0) as *mut _, LEN);
+                let changed = rig.v().ibv_rereg_mr(b.mr, what as i32, rig.pd, addr, len, access as i32);
+                assert_ne!(changed, 0, "what the window reaches would no longer be registered");
+            }
             assert_eq!(write(rig, &a, (b.at(72), first)), IBV_WC_REM_ACCESS_ERR, "the old key is dead");
             assert_eq!(ibv_dealloc_mw(mw), 0);
         }

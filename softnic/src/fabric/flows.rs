@@ -18,6 +18,7 @@ pub(super) struct Flows {
     /// The others, by when theirs is due.
     due: BTreeSet<(u64, Flow)>,
     now: u64,
+    len: usize,
 }
 
 #[derive(Debug)]
@@ -32,7 +33,9 @@ impl Flows {
         let flow = (packet.source, packet.target);
         let queue = self.queues.entry(flow).or_default();
         queue.push_back(Waiting { not_before, packet });
-        if queue.len() == 1 {
+        let first = queue.len() == 1;
+        self.len += 1;
+        if first {
             self.place(flow, not_before);
         }
     }
@@ -61,12 +64,18 @@ impl Flows {
             return None;
         }
         let taken = queue.pop_front()?;
+        self.len -= 1;
         self.ready.remove(flow);
         match queue.front().map(|w| w.not_before) {
             Some(next) => self.place(flow, next),
             None => drop(self.queues.remove(&flow)),
         }
         Some(taken.packet)
+    }
+
+    /// How many packets there are.
+    pub(super) fn len(&self) -> usize {
+        self.len
     }
 
     /// Flows whose first packet may be delivered.

@@ -28,6 +28,12 @@ fn slot_of(number: u32) -> u32 {
     number >> INDEX_BITS & 0xff
 }
 
+/// Bytes that wait for a peer at most, of packets that may get lost: one that is stopped, or slower for ever, does not cost its
+/// senders their memory. What is answered is bounded by its senders' windows.
+const BACKLOG: usize = 64 << 20;
+/// Packets that wait to be delivered, at which no more are taken from peers.
+const CROWD: usize = 1 << 14;
+
 /// Packets under way.
 #[derive(Debug, Default)]
 pub struct Fabric {
@@ -67,7 +73,7 @@ impl Fabric {
     pub fn send(&mut self, packet: Packet, faults: &mut Faults, now: u64) -> Action {
         let wire = self.wires.carry(&packet.from, &packet.to, now);
         match (faults.on_packet(&packet), wire) {
-            (Some(held), Some(wire)) => {
+            (Some(held), Some(wire)) if !self.is_overflowing(&packet) => {
                 self.forward(packet, now, held + wire);
                 if held + wire == 0 { Action::Sent } else { Action::Delayed }
             }
@@ -78,6 +84,12 @@ impl Fabric {
                 Action::Lost
             }
         }
+    }
+
+    /// Whether too much waits for its receiver to add what may get lost.
+    fn is_overflowing(&self, packet: &Packet) -> bool {
+        let backlog = self.session.as_ref().map_or(0, |s| s.backlog(slot_of(packet.target)));
+        backlog > BACKLOG && packet.is_request() && !packet.wants_answer()
     }
 
     fn forward(&mut self, packet: Packet, now: u64, delay: u64) {
@@ -117,7 +129,7 @@ impl Fabric {
         self.arriving.advance(now);
         let left = self.send_leaving(now);
         let Some(session) = &mut self.session else { return left };
-        let (arrived, gone) = session.pump();
+        let (arrived, gone) = session.pump(self.arriving.len() < CROWD);
         let any = left || !arrived.is_empty() || !gone.is_empty();
         for packet in arrived {
             self.settle(&packet);
@@ -179,5 +191,68 @@ impl Fabric {
     /// The session, to wait for its sockets.
     pub fn session(&self) -> Option<&Session> {
         self.session.as_ref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::packet::{Address, Datagram};
+    use super::*;
+
+    fn pair(name: &str) -> (Fabric, Fabric) {
+        let name = format!("test-{name}-{}", std::process::id());
+        let join = || Fabric::new(Some(Session::join(&name).unwrap()));
+        (join(), join())
+    }
+
+    fn datagram(to: &Fabric, len: usize) -> Packet {
+        let data = vec![7; len];
+        let body = Datagram { qkey: 1, imm: None, solicited: false, sl: 0, route: None, data };
+        let address = Address { lid: 1, gid: None };
+        Packet { from: address, to: address, source: 1, target: to.base() + 1, body: Body::Datagram(body) }
+    }
+
+    #[test]
+    fn a_stopped_peer_does_not_cost_its_senders_their_memory() {
+        let (mut a, mut b) = pair("stopped");
+        let send = |a: &mut Fabric| a.send(datagram(&b, 4 << 20), &mut Faults::default(), 0);
+        let mut sent = 0;
+        while send(&mut a) == Action::Sent {
+            sent += 1;
+            assert!(sent < 40, "{sent} times 4 MiB were kept");
+        }
+        assert!(sent >= 16, "{sent}");
+        let mut arrived = 0;
+        for _ in 0..100_000 {
+            a.pump(0);
+            b.pump(0);
+            while let Some(flow) = b.deliverable().first().copied() {
+                arrived += usize::from(b.take(flow).is_some());
+            }
+            if arrived == sent {
+                break;
+            }
+        }
+        assert_eq!(arrived, sent, "what was sent arrives");
+        let again = a.send(datagram(&b, 1), &mut Faults::default(), 0);
+        assert_eq!(again, Action::Sent, "and there is room again");
+    }
+
+    #[test]
+    fn a_receiver_that_is_behind_takes_no_more() {
+        let (mut a, mut b) = pair("behind");
+        let mut held = Vec::new();
+        for _ in 0..40 {
+            for _ in 0..2000 {
+                a.send(datagram(&b, 300), &mut Faults::default(), 0);
+            }
+            a.pump(0);
+            b.pump(0);
+            held.push(b.arriving.len());
+        }
+        let most = held.iter().max().copied().unwrap_or_default();
+        // Once more than the crowd is there, one share is the most that came at once.
+        assert!((CROWD..CROWD + (4 << 20) / 300).contains(&most), "{most} packets: {held:?}");
+        assert_eq!(held[held.len() - 2..], [most; 2], "nothing more came");
     }
 }

@@ -122,7 +122,8 @@ impl Cq {
             bytes[63] = 0x70 | bytes[63] & 1;
         }
         self.tell_armed(cqe.is_solicited());
-        self.untold = if self.untold.0 == 0 { (1, out.now) } else { (self.untold.0 + 1, self.untold.1) };
+        self.untold =
+            if self.untold.0 == 0 { (1, out.now) } else { (self.untold.0.saturating_add(1), self.untold.1) };
         if let Some(before) = cqe.scattered.and_then(|s| s.put(&mut bytes, self.layout.entry_size)) {
             let slot = (self.producer & (self.layout.entries - 1)) as usize;
             self.ring.publish(slot * self.layout.entry_size as usize, &before);

@@ -66,8 +66,13 @@ impl Cqs {
     pub fn remove(&mut self, cqn: u32) -> Option<Cq> {
         let cq = self.list.remove(&cqn)?;
         self.armed.remove(&cqn);
-        if let Some(page) = self.pages.get_mut(&(cq.context, cq.page)) {
-            page.remove(&cqn);
+        if let std::collections::btree_map::Entry::Occupied(mut page) =
+            self.pages.entry((cq.context, cq.page))
+        {
+            page.get_mut().remove(&cqn);
+            if page.get().is_empty() {
+                page.remove();
+            }
         }
         Some(cq)
     }

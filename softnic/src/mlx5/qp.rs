@@ -244,7 +244,7 @@ impl Qp {
     /// Its register was written: run up to the send record.
     pub fn doorbell(&mut self, shared: &mut Shared) {
         let record = self.send_record();
-        if record == self.rung || self.state == QpState::Reset {
+        if record == self.rung || self.state == QpState::Reset || self.send.is_none() {
             return;
         }
         if shared.trace.strict {

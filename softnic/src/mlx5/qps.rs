@@ -81,8 +81,13 @@ impl Qps {
     /// Takes one away.
     pub fn remove(&mut self, qpn: &u32) -> Option<Qp> {
         let qp = self.map.remove(qpn)?;
-        if let Some(list) = self.pages.get_mut(&(qp.context, qp.page)) {
-            list.retain(|n| n != qpn);
+        if let std::collections::btree_map::Entry::Occupied(mut list) =
+            self.pages.entry((qp.context, qp.page))
+        {
+            list.get_mut().retain(|n| n != qpn);
+            if list.get().is_empty() {
+                list.remove();
+            }
         }
         self.ready.remove(*qpn);
         self.set_timer(*qpn, None);

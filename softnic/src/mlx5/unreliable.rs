@@ -154,6 +154,7 @@ impl Qp {
         if self.transport != Transport::Ud
             || !listens
             || datagram.qkey != self.attr.qkey
+            || datagram.data.len() > self.port.mtu as usize
             || !self.port.is_addressed_by(&packet.to)
         {
             return;

@@ -19,7 +19,7 @@ impl Host {
         call.output.put(&ReregMrResp { lkey: request.mr_handle, rkey: request.mr_handle })
     }
 
-    /// Changes a region. A change that is refused leaves it as it was.
+    /// Changes a region. A change that is refused leaves it as it was. Windows keep what they reach, so there may be none.
     pub fn rereg_mr(&mut self, context: u32, new: &ReregMr) -> Result<(), Errno> {
         self.only_mlx5(context)?;
         if new.flags == 0 || new.flags & !(TRANSLATION | DOMAIN | ACCESS) != 0 {
@@ -27,6 +27,9 @@ impl Host {
         }
         let old = self.engine.shared.regions.get(new.mr_handle).filter(|r| r.context == context);
         let facts = old.ok_or(Errno::INVAL)?.facts;
+        if self.engine.shared.regions.has_windows(new.mr_handle) {
+            return Err(Errno::BUSY);
+        }
         let pd = if new.flags & DOMAIN != 0 { new.pd_handle } else { facts.pd };
         let flags = if new.flags & ACCESS != 0 { new.access_flags } else { facts.access.bits() };
         if new.flags & TRANSLATION != 0 {
