@@ -140,6 +140,9 @@ fn name<S: Serializer>(value: &impl std::fmt::Debug, out: S) -> Result<S::Ok, S:
     out.collect_str(&format_args!("{value:?}"))
 }
 
+/// How many breaches are told.
+const MOST_BREACHES: usize = 1000;
+
 /// Collected events and breaches.
 #[derive(Debug, Default)]
 pub struct Trace {
@@ -192,9 +195,9 @@ impl Trace {
         }
     }
 
-    /// Keeps a breach, once.
+    /// Keeps a breach, once; and of a program that does nothing else, the first ones.
     pub fn breach(&mut self, breach: Breach) {
-        if self.strict && !self.breaches.contains(&breach) {
+        if self.strict && self.breaches.len() < MOST_BREACHES && !self.breaches.contains(&breach) {
             crate::log::warn(&breach);
             self.breaches.push(breach);
         }
