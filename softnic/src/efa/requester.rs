@@ -62,7 +62,7 @@ impl Requester {
     }
 
     /// Requests that were fetched and have not completed.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.pending.len() + self.flight.len()
     }
 
