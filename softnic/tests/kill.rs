@@ -127,7 +127,7 @@ fn load(session: &str) {
 }
 
 /// How many requests each of two that race has to finish, and how often it says how far it is.
-const RACE: u64 = 3000;
+const RACE: u64 = 6000;
 const STAGE: u64 = 100;
 
 /// Finishes its requests, telling how far it is, and serves the other one until it is told to stop.
@@ -188,7 +188,7 @@ fn two_busy_processes_both_get_on() {
     }
     let [ahead, behind] = [far[0].max(far[1]), far[0].min(far[1])];
     println!("{behind} while the other one finished {ahead}");
-    assert!(behind >= RACE / 10, "{behind} while the other one finished {ahead}");
+    assert!(behind >= RACE / 20, "{behind} while the other one finished {ahead}");
     for (peer, mut far) in peers.iter_mut().zip(far) {
         while far < RACE {
             far = peer.heard("how far it is").parse().unwrap();
