@@ -128,15 +128,13 @@ impl<I: IbvDomainImpl> IbvCq<I> {
             );
             return fail(ErrorKind::OutOfResources, detail);
         }
-        let free = routes.slots.iter().position(|s| s.route.is_none()).unwrap_or(routes.slots.len());
+        let free = routes.free_slot(route);
         let Ok(slot) = u16::try_from(free) else {
-            return fail(
-                ErrorKind::OutOfResources,
-                "65536 work queues report to this completion queue".into(),
-            );
+            let detail = "so many work queues report to this completion queue that ids run out; use another";
+            return fail(ErrorKind::OutOfResources, detail.into());
         };
-        if free == routes.slots.len() {
-            routes.slots.push(Slot::default());
+        if free >= routes.slots.len() {
+            routes.slots.resize_with(free + 1, Slot::default);
         }
         routes.slots[free] = Slot { route: Some(route.clone()), closed: None };
         Ok(slot)
@@ -151,9 +149,23 @@ impl Routes {
     fn reserved(&self) -> u64 {
         self.slots.iter().flat_map(|s| &s.route).map(|r| u64::from(r.depth)).sum()
     }
+    /// The first slot for `route`, which does not have to be there yet, and may be one too many. The one behind a
+    /// route that counts ahead stays empty: see [`Route::counts_ahead`].
+    fn free_slot(&self, route: &Route) -> usize {
+        let at = |slot: usize| self.slots.get(slot)?.route.as_ref();
+        let behind = |slot: usize| slot.checked_sub(1).and_then(at).is_some_and(|r| r.counts_ahead());
+        let room = |slot: usize| at(slot).is_none() && !behind(slot);
+        match route.counts_ahead() {
+            // What is behind the last of all is the first.
+            true => (0..usize::from(u16::MAX)).find(|s| room(*s) && at(s + 1).is_none()),
+            false => (0..=usize::from(u16::MAX)).find(|s| room(*s)),
+        }
+        .unwrap_or(usize::MAX)
+    }
     /// What a poller looks up: a route for each slot, one that answers nothing for those without.
     fn table(&self) -> Vec<Arc<Route>> {
-        let route = |slot: &Slot| slot.route.clone().unwrap_or_else(|| Arc::new(Route::nobody()));
+        let nobody = Arc::new(Route::nobody());
+        let route = |slot: &Slot| slot.route.as_ref().unwrap_or(&nobody).clone();
         self.slots.iter().map(route).collect()
     }
 }
@@ -250,11 +262,12 @@ impl<I: IbvDomainImpl> Poller<I> {
         while let Some(first) = rest.first() {
             let slot = slot_of(first);
             let mut run = match self.table.get(usize::from(slot)) {
-                Some(route) => match route.retire_run(rest) {
+                // Failures come in runs too, each of which has to be looked at alone.
+                Some(route) if first.is_valid() => match route.retire_run(rest) {
                     0 => route.retire_loose(rest),
                     run => run,
                 },
-                None => 0,
+                _ => 0,
             };
             match run {
                 0 => run = self.credit_one(first)?,

@@ -47,6 +47,28 @@ fn queue_pairs_share_a_queue_and_each_gets_its_own_credits_back() {
     assert_eq!(unique.len(), 10);
 }
 
+/// An id that wraps reads like the first one of the route behind, for a moment.
+#[test]
+fn nobody_has_the_ids_behind_those_of_an_ordered_queue() {
+    let d = domain(RingDomain::default());
+    let cq = d.create_cq(64).unwrap();
+    let mut poller = cq.poller().unwrap();
+    let make = || looped(&d, &cq, depths(4, 2));
+    let mut pairs: Vec<_> = (0..5).map(|_| make()).collect();
+    for _ in 0..2 {
+        let sends: Vec<_> = pairs.iter_mut().map(|q| put(q) >> 48).collect();
+        let recvs: Vec<_> = pairs.iter_mut().map(|q| q.post_recv(&[]).unwrap() >> 48).collect();
+        let all: Vec<_> = sends.iter().chain(&recvs).collect();
+        assert!(sends.iter().all(|s| !all.contains(&&(s + 1))), "sends {sends:?}, receives {recvs:?}");
+        assert!(all.iter().all(|s| all.iter().filter(|t| s == *t).count() == 1), "{all:?}");
+        // Gaps are filled again.
+        drop((pairs.remove(3), pairs.remove(1)));
+        assert_eq!(drain(&mut poller).len(), 5);
+        pairs.extend((0..2).map(|_| make()));
+    }
+    assert!(pairs.iter_mut().all(|q| put(q) >> 48 < 15), "15 slots do for ten work queues");
+}
+
 #[test]
 fn a_poller_is_exclusive_returns_on_drop_and_a_forgotten_one_is_gone() {
     let d = domain(RingDomain::default());

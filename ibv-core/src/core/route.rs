@@ -51,8 +51,8 @@ pub(crate) struct Route {
     /// How far ahead of `retired` a completion can be: the depth, or 0 where that says nothing.
     window: u64,
     /// The id of the first request that is not known to be finished, route and all, so that one comparison
-    /// tells whether a completion is of this route and in flight. Where the sequence number wraps, the route in
-    /// front of it may be off by one, which only costs a second look. Written by the poller alone.
+    /// tells whether a completion is of this route and in flight. Where the sequence number has just wrapped,
+    /// it names the slot behind, which is empty. Written by the poller alone.
     next: AtomicU64,
     /// Requests that the device was told of. Written by the poster alone, before it tells.
     told: Line,
@@ -86,6 +86,12 @@ impl Route {
     /// The route of a slot that has none: it retires nothing.
     pub(crate) fn nobody() -> Self {
         Self::new(Arc::new(Owner::new(0, 0)), 0, true)
+    }
+
+    /// Whether it takes completions by comparing ids with `next`. Such a route may answer, for a moment in 2^48
+    /// requests, to the first ids of the slot behind its own, so nobody else gets that one.
+    pub(crate) fn counts_ahead(&self) -> bool {
+        self.window > 0
     }
 
     /// Puts the route into its slot, before anything is posted.
@@ -143,10 +149,12 @@ impl Route {
             (next, taken) = (wc.wr_id.wrapping_add(1), taken + 1);
             odd |= u64::from(wc.status.0);
         }
-        // Where the sequence number wraps, the next id is not the next number but another route's first.
+        // Ids that go on in the slot behind are nobody's.
         odd |= (next.wrapping_sub(1) ^ first.wr_id) >> SEQ_BITS;
-        if taken == 0 || odd != 0 {
-            return 0;
+        match (taken, odd) {
+            (0, _) => return 0,
+            (_, 0) => {}
+            _ => return self.retire_front(wcs),
         }
         #[cfg(feature = "recorder")]
         wcs[..taken].iter().for_each(|wc| self.log.polled(wc));
@@ -171,6 +179,14 @@ impl Route {
         }
         self.next.store(next & !SEQ_MASK | next.wrapping_add(taken) & SEQ_MASK, Release);
         taken as usize
+    }
+
+    /// The same one by one, up to the first that is odd.
+    #[cold]
+    #[inline(never)]
+    fn retire_front(&self, wcs: &[IbvWc]) -> usize {
+        let mine = |wc: &&IbvWc| (wc.wr_id ^ wcs[0].wr_id) >> SEQ_BITS == 0 && self.retire_plain(wc);
+        wcs.iter().take_while(mine).count()
     }
 
     /// As if `count` requests had come and gone.

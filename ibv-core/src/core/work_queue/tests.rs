@@ -1,5 +1,5 @@
 use super::*;
-use crate::{core::Owner, wc::IbvWc};
+use crate::{core::Owner, error::WcStatus, wc::IbvWc};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
@@ -189,4 +189,49 @@ fn a_void_transfer_fails_the_next_ring_only() {
     assert!(!queue.dirty() && queue.void().is_none());
     queue.advance(1, true);
     assert!(queue.dirty() && queue.void().is_none());
+}
+
+proptest! {
+    /// A run is what its completions are one by one, up to the first that is odd: a failure, an id out of turn.
+    /// In the neighbour's slot nobody has ids.
+    #[test]
+    fn a_run_retires_what_one_by_one_would(
+        what in prop::collection::vec((prop::bool::weighted(0.9), 0u64..3, prop::bool::weighted(0.05)), 0..24),
+        start in prop_oneof![Just(0), (1u64 << 48) - 20..1 << 48],
+    ) {
+        let owner = || Arc::new(Owner::new(1, 0));
+        let [one, run] = [(); 2].map(|()| Arc::new(Route::new(owner(), 8, true)));
+        let queues = [&one, &run].map(|route| aged(6, route.clone(), start));
+        let mut number = start;
+        let wcs: Vec<_> = what.iter().map(|(good, ahead, foreign)| {
+            number += ahead;
+            let slot = if *foreign { 9 } else { 6 };
+            let status = if *good { WcStatus::SUCCESS } else { WcStatus::WR_FLUSH_ERR };
+            number += 1;
+            IbvWc { status, ..wc(slot, number - 1) }
+        }).collect();
+        let wanted = wcs.iter().take_while(|wc| wc.wr_id >> SEQ_BITS == 6 && wc.is_valid()).count();
+        let mut taken = 0;
+        // Where the number wraps, a run may end early, but not for good.
+        while let Some(rest) = wcs.get(taken..wanted).filter(|rest| !rest.is_empty()) {
+            taken += match run.retire_run(&wcs[taken..]) {
+                0 => { prop_assert!(run.retire(&rest[0])); 1 }
+                n => n,
+            };
+        }
+        prop_assert_eq!(run.retire_run(&wcs[taken..]), 0);
+        prop_assert!(wcs[..wanted].iter().all(|wc| one.retire(wc)));
+        prop_assert_eq!(one.retired(), run.retired());
+        prop_assert_eq!(queues[0].free(), queues[1].free());
+    }
+}
+
+#[test]
+fn a_run_is_the_successes_in_front_of_the_first_failure() {
+    let route = Arc::new(Route::new(Arc::new(Owner::new(1, 0)), 8, true));
+    let _queue = aged(6, route.clone(), 0);
+    let failed = |n| IbvWc { status: WcStatus::WR_FLUSH_ERR, ..wc(6, n) };
+    let wcs = [wc(6, 0), wc(6, 1), wc(6, 2), failed(3), failed(4)];
+    assert_eq!((route.retire_run(&wcs), route.retired()), (3, 3));
+    assert_eq!((route.retire_run(&wcs[3..]), route.retired()), (0, 3));
 }
