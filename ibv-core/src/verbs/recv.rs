@@ -6,7 +6,7 @@
 
 use crate::{config::IbvConfig, memory::IbvMemoryRegionView, verbs::handles::Qp};
 use ibv_sys::{ibv_post_recv, ibv_recv_wr, ibv_sge};
-use std::{ffi::c_int, ptr};
+use std::{ffi::c_int, mem, ptr};
 
 /// The most ranges a receive of core's has.
 const MAX_SGE: usize = 32;
@@ -37,13 +37,14 @@ impl EarlyReceives {
     /// The library's number; those before the refused one are posted.
     pub fn post_all(&mut self, qp: &mut Qp) -> Result<(), c_int> {
         let mut rest = &mut self.sges[..];
-        for (id, n) in self.ids.drain(..) {
-            let (mine, others) = rest.split_at_mut(n);
-            post_ranges(qp, id, mine)?;
+        let done = self.ids.drain(..).try_for_each(|(id, n)| {
+            let (mine, others) = mem::take(&mut rest).split_at_mut(n);
             rest = others;
-        }
+            post_ranges(qp, id, mine)
+        });
+        // Refused or not, none may be taken for a later one's.
         self.sges.clear();
-        Ok(())
+        done
     }
 }
 
