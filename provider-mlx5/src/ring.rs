@@ -139,11 +139,10 @@ impl SendRing {
         (self.next as u16, self.control)
     }
 
-    /// The blocks of the WQE that would be rung, if it is one, and not longer than `most` bytes.
+    /// The blocks of the WQE that would be rung, if it is one that [`is_worth_a_copy`].
     pub fn only(&self, most: usize) -> Option<impl Iterator<Item = &Block>> {
-        let index = (u64::from_be(self.control) >> 40) as u16;
         let blocks = self.next.wrapping_sub(self.rung) as usize;
-        let one = index == self.rung as u16 && blocks > 0 && blocks * wqe::BLOCK <= most;
+        let one = is_worth_a_copy(self.control, self.rung as u16, blocks, most);
         one.then(|| (0..blocks).map(|n| self.memory.at(self.rung as usize + n)))
     }
 
@@ -164,6 +163,14 @@ impl SendRing {
         let ahead = ahead.wrapping_sub(self.next as u16) as i16;
         Positions { next: self.next, rung: self.rung, last: self.next.wrapping_add_signed(ahead.into()) }
     }
+}
+
+/// Whether `blocks` blocks from number `rung` on, whose last WQE begins with `control`, are one WQE, of more
+/// than a control segment, and not longer than `most` bytes (rdma-core `providers/mlx5/qp.c`, `post_send_db`).
+fn is_worth_a_copy(control: u64, rung: u16, blocks: usize, most: usize) -> bool {
+    let first = u64::from_be(control);
+    let (index, segments) = ((first >> 40) as u16, first & 0x3f);
+    index == rung && segments > 1 && blocks > 0 && blocks * wqe::BLOCK <= most
 }
 
 /// A send queue's counters, in basic blocks.
@@ -292,5 +299,24 @@ impl Sink for Linear<'_> {
             place[1].store(segment[1], Relaxed);
         }
         self.segment += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_wqe_is_copied_if_it_is_more_than_a_control_segment_and_fits() {
+        let copied = |index, segments, rung, blocks| {
+            let head = wqe::Head { qpn: 0xff_ffff, index };
+            let control = wqe::control(head, wqe::opcode(Op::Send), segments, 0xff, u32::MAX)[0];
+            is_worth_a_copy(control, rung, blocks, 256)
+        };
+        assert!(copied(7, 2, 7, 1) && copied(0xffff, 16, 0xffff, 4));
+        assert!(!copied(7, 1, 7, 1), "control alone");
+        assert!(!copied(7, 17, 7, 5), "longer than half a register");
+        assert!(!copied(8, 2, 7, 2), "the last of two");
+        assert!(!copied(7, 2, 7, 0), "nothing new");
     }
 }
