@@ -136,8 +136,8 @@ impl Route {
         true
     }
 
-    /// `retire_plain`, for as many from the front of `wcs` as it answers true for: how many, or 0 where that
-    /// is not sure.
+    /// `retire_plain`, for as many from the front of `wcs` as it answers true for: how many. It may stop where
+    /// the sequence number wraps.
     #[inline(always)]
     pub(crate) fn retire_run(&self, wcs: &[IbvWc]) -> usize {
         let Some(first) = wcs.first() else { return 0 };
