@@ -169,6 +169,20 @@ impl QpCore {
         self.recv.refuse();
     }
 
+    /// Which queues' pollers it has claimed.
+    pub(crate) fn claims(&self) -> [bool; 2] {
+        self.pollers.each_ref().map(Option::is_some)
+    }
+
+    /// Gives back the pollers that it had not claimed when `claims` were asked for.
+    pub(crate) fn give_back(&mut self, claims: [bool; 2]) {
+        for (poller, claimed) in self.pollers.iter_mut().zip(claims) {
+            if !claimed {
+                *poller = None;
+            }
+        }
+    }
+
     /// The poller of `target`'s queue, claimed on first use. One queue for both ends has one poller.
     pub(crate) fn sole_poller(
         &mut self,

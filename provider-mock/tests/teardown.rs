@@ -4,6 +4,7 @@ mod common;
 use common::*;
 use ibv_core::*;
 use provider_mock::*;
+use std::time::{Duration, Instant};
 
 /// Everything one end holds.
 #[derive(Default)]
@@ -187,4 +188,27 @@ fn a_request_never_reaches_the_successor_of_its_peer() {
         assert_eq!((statuses(&a.poll()), r.to_vec()), (vec![WcStatus::RETRY_EXC_ERR], vec![0; 8]));
         drop((successor, poller, cq));
     }
+}
+
+/// A reset polls by itself where nobody else does, as a close does, but the queue pair lives on and its queue is
+/// for everybody as before.
+#[test]
+fn a_reset_gives_back_the_poller_that_it_took() {
+    let fabric = ordered();
+    let d = domain(&fabric);
+    let (cq, region) = (d.create_cq(32).unwrap(), d.alloc(8).unwrap());
+    let deadline = || Instant::now() + Duration::from_secs(20);
+    let mut qp = looped(&d, &cq, 8);
+    let _ids = qp.put(region.remote(), region.view()).unwrap();
+    let mut qp = qp.reset(deadline()).unwrap();
+    drop(cq.poller().expect("the queue is nobody's after the reset"));
+    drop(d.create_queue_pair(config(4, 4), &cq, &cq).expect("and takes other queue pairs"));
+    // One that polled before keeps what it had.
+    let own = qp.get_qp_info().unwrap();
+    let mut qp = qp.connect(&own).unwrap();
+    assert!(qp.queue_pair().poll_completion(PollTarget::Send).unwrap().is_none());
+    let qp = qp.reset(deadline()).unwrap();
+    assert_eq!(cq.poller().unwrap_err().kind(), ErrorKind::InUse);
+    drop(qp);
+    assert!(cq.poller().is_ok());
 }

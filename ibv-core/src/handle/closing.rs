@@ -47,7 +47,7 @@ impl<Q: IbvQueuePair> Connected<Q> {
     /// Takes the connection apart and keeps the queue pair: to the error state, until nothing is in flight, as
     /// [`close`](Self::close) does, then back to where it was after creation. It can take receives and be
     /// connected, to the same peer or another, with the same endpoint as before. Ids go on counting, and no
-    /// completion of before comes after.
+    /// completion of before comes after. A poller that it claims meanwhile goes back to its queue.
     ///
     /// # Errors
     /// `Unsupported`, and nothing has changed, where the provider can not. `InvalidState` where something was in
@@ -58,9 +58,11 @@ impl<Q: IbvQueuePair> Connected<Q> {
             let detail = "this provider does not reset queue pairs; close it and create another";
             return Err((self, Error::new(ErrorKind::Unsupported, "modify_qp", detail)));
         }
+        let claims = self.0.core().claims();
         let mut closing = self.start_close()?;
-        let done =
-            if closing.drain(deadline) { closing.0.to_reset(FromCore(())) } else { Err(closing.late()) };
+        let drained = closing.drain(deadline);
+        closing.0.core_mut(FromCore(())).give_back(claims);
+        let done = if drained { closing.0.to_reset(FromCore(())) } else { Err(closing.late()) };
         step("modify_qp", format_args!("to RESET"), done.as_ref().err());
         match done {
             Ok(()) => {
