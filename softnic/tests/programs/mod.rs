@@ -206,7 +206,8 @@ pub fn finished(child: Reaped, what: &str) -> String {
     ended(child, what.to_owned()).success()
 }
 
-fn ended(mut child: Reaped, what: String) -> Ended {
+/// Waits for the end, whatever it is; past the deadline it makes one.
+pub fn ended(mut child: Reaped, what: String) -> Ended {
     let start = Instant::now();
     let mut late = false;
     let status = loop {
