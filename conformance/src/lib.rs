@@ -41,6 +41,16 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
+// The standard library's panics where standard error can not be written to.
+macro_rules! eprintln {
+    ($($what:tt)*) => {{
+        let _ = std::io::Write::write_fmt(
+            &mut std::io::stderr().lock(),
+            format_args!("{}\n", format_args!($($what)*)),
+        );
+    }};
+}
+
 mod case;
 mod cases;
 pub mod cli;

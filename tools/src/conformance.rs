@@ -33,17 +33,32 @@ fn fixtures(max_msg_size: Option<u32>) -> Vec<Box<dyn DynFixture>> {
         Box::new(Mock::new(unordered)),
         Box::new(Mock::new(unordered).erased()),
         #[cfg(feature = "mlx5")]
-        Box::new(conformance::Devices::of(ibv::providers::mlx5::Mlx5Provider)),
+        Box::new(devices_of(ibv::providers::mlx5::Mlx5Provider)),
         #[cfg(feature = "mlx5")]
-        Box::new(conformance::Devices::of(ibv::providers::mlx5::Mlx5Provider).erased()),
+        Box::new(devices_of(ibv::providers::mlx5::Mlx5Provider).erased()),
         #[cfg(feature = "verbs")]
-        Box::new(conformance::Devices::of(verbs())),
+        Box::new(devices_of(verbs())),
         #[cfg(feature = "verbs")]
-        Box::new(conformance::Devices::of(verbs()).erased()),
+        Box::new(devices_of(verbs()).erased()),
     ];
     #[cfg(feature = "efa")]
     fixtures.extend(efa(max_msg_size));
     fixtures
+}
+
+/// The fixture of a provider's devices, with the versions of what it loaded to list them.
+#[cfg(any(feature = "efa", feature = "mlx5", feature = "verbs"))]
+fn devices_of<P: ibv::Provider>(provider: P) -> conformance::Devices<P> {
+    use conformance::{Devices, Versions};
+    let _ = provider.devices();
+    let loaded = |library: &ibv_sys::LibraryVersion| {
+        format!("{} {}", library.library, library.file_version.as_deref().unwrap_or("of unknown version"))
+    };
+    let libraries: Vec<_> = ibv_sys::versions().iter().map(loaded).collect();
+    let provider_version = env!("CARGO_PKG_VERSION").to_owned();
+    let versions =
+        Versions { provider: provider_version, library: libraries.join(", "), ..Versions::default() };
+    Devices::of(provider).with_versions(versions)
 }
 
 /// EFA's adapters in pairs, since one does not have to reach itself: each pair by both dispatches.
@@ -55,7 +70,7 @@ fn efa(max_msg_size: Option<u32>) -> Vec<Box<dyn DynFixture>> {
     let mut names: Vec<_> = provider.devices().unwrap_or_default();
     names.retain(|device| matches!(provider.claim(device), Claim::Yes(_)));
     names.sort_by(|a, b| a.name.cmp(&b.name));
-    let devices = || conformance::Devices::of(provider.clone());
+    let devices = || devices_of(provider.clone());
     if names.len() < 2 {
         return vec![Box::new(devices()), Box::new(devices().erased())];
     }

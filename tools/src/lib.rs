@@ -9,6 +9,16 @@
 //! ```
 #![forbid(unsafe_code)]
 
+// The standard library's panics where standard error can not be written to.
+macro_rules! eprintln {
+    ($($what:tt)*) => {{
+        let _ = std::io::Write::write_fmt(
+            &mut std::io::stderr().lock(),
+            format_args!("{}\n", format_args!($($what)*)),
+        );
+    }};
+}
+
 mod cli;
 mod conformance;
 mod decode;

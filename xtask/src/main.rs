@@ -9,6 +9,13 @@ macro_rules! println {
     ($($what:tt)*) => { $crate::sh::say(format_args!("{}\n", format_args!($($what)*))) };
 }
 
+macro_rules! eprint {
+    ($($what:tt)*) => { $crate::sh::remark(format_args!($($what)*)) };
+}
+macro_rules! eprintln {
+    ($($what:tt)*) => { $crate::sh::remark(format_args!("{}\n", format_args!($($what)*))) };
+}
+
 mod abi;
 mod bench;
 mod bindgen;

@@ -21,6 +21,12 @@ pub(crate) fn say(what: std::fmt::Arguments<'_>) {
     }
 }
 
+/// Prints to standard error. A remark that nobody can be told ends nothing: the exit status says the rest.
+pub(crate) fn remark(what: std::fmt::Arguments<'_>) {
+    use std::io::Write;
+    let _ = std::io::stderr().lock().write_fmt(what);
+}
+
 /// The workspace's folder.
 pub(crate) fn root() -> &'static Path {
     let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));

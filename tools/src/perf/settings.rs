@@ -190,7 +190,7 @@ impl Settings {
         if post_list > tx_depth {
             return Some(format!("--post-list {post_list} is longer than --tx-depth {tx_depth}"));
         }
-        let longest = tx_depth + 1 - post_list;
+        let longest = tx_depth - post_list + 1;
         let cq_mod = self.cq_mod.filter(|n| *n > longest)?;
         Some(format!(
             "--cq-mod {cq_mod} leaves lists of {post_list} in a queue of {tx_depth} waiting for ever; at most {longest}"
