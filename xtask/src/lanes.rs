@@ -147,10 +147,11 @@ fn test() -> Result<Ran> {
     }
     let apart = run(&mut apart);
     let mut together = program("timeout", ["--kill-after=10", SUITES_LIMIT]);
+    // Cargo passes `--quiet` on to what it runs.
     let cargo = cargo_all(["test", "--no-fail-fast", "--quiet"]);
     together.arg(cargo.get_program()).args(cargo.get_args());
     together.args(SUITES.iter().flat_map(|name| ["--test", *name]));
-    let together = run(together.args(["--", "--quiet"]));
+    let together = run(&mut together);
     apart.and(together)?;
     Ok(Ran::Passed)
 }
