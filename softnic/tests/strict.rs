@@ -145,3 +145,17 @@ fn a_queue_pair_that_goes_right_after_its_doorbell_broke_no_rule() {
     rig.settle();
     assert_eq!(rig.nic.take_breaches(), []);
 }
+
+#[test]
+fn a_warning_that_nobody_hears_hurts_nobody() {
+    const ROLE: &str = "SOFTNIC_TEST_UNHEARD";
+    if std::env::var_os(ROLE).is_some() {
+        return softnic::log::warn(&"unheard");
+    }
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+    again.args(["--exact", "a_warning_that_nobody_hears_hurts_nobody", "--nocapture"]).env(ROLE, "1");
+    let out = again.stderr(writer).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout));
+}
