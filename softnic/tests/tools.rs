@@ -223,24 +223,34 @@ fn perftest_atomic() {
     perftest("ib_atomic_bw -n 50 -q 8", &[], &[(8, 400)]);
 }
 
-fn all_sizes_of(tool: &str) {
-    perftest(&format!("ib_{tool}_bw -a -n 5"), &[], &all_sizes(5));
-    perftest(&format!("ib_{tool}_lat -a -n 5"), &[], &all_sizes(5));
+#[test]
+fn perftest_write_of_all_sizes() {
+    perftest("ib_write_bw -a -n 5", &[], &all_sizes(5));
 }
 
 #[test]
-fn perftest_write_of_all_sizes() {
-    all_sizes_of("write");
+fn perftest_write_latency_of_all_sizes() {
+    perftest("ib_write_lat -a -n 5", &[], &all_sizes(5));
 }
 
 #[test]
 fn perftest_read_of_all_sizes() {
-    all_sizes_of("read");
+    perftest("ib_read_bw -a -n 5", &[], &all_sizes(5));
+}
+
+#[test]
+fn perftest_read_latency_of_all_sizes() {
+    perftest("ib_read_lat -a -n 5", &[], &all_sizes(5));
 }
 
 #[test]
 fn perftest_send_of_all_sizes() {
-    all_sizes_of("send");
+    perftest("ib_send_bw -a -n 5", &[], &all_sizes(5));
+}
+
+#[test]
+fn perftest_send_latency_of_all_sizes() {
+    perftest("ib_send_lat -a -n 5", &[], &all_sizes(5));
 }
 
 #[test]
