@@ -2,7 +2,8 @@
 //! both, and core's `QpCore` passes through it untouched: ids, credits and routes exist once.
 #![allow(unsafe_code)]
 //! # Safety
-//! Every unsafe function here has its namesake's contract and forwards it.
+//! Every unsafe function here has its namesake's contract and forwards it. A box changes its type only where
+//! the value inside has said that it is of that type.
 
 use crate::{
     caps::Caps,
@@ -29,6 +30,18 @@ impl AnyDomain {
     /// The domain inside, where it is a `D`.
     pub fn downcast_ref<D: IbvDomainImpl>(&self) -> Option<&D> {
         self.0.as_any().downcast_ref()
+    }
+
+    /// Takes the domain out, where it is a `D`, for code that should drive it without virtual calls.
+    ///
+    /// # Errors
+    /// The domain as it was: it is no `D`.
+    pub fn downcast<D: IbvDomainImpl>(self) -> Result<D, Self> {
+        if self.downcast_ref::<D>().is_none() {
+            return Err(self);
+        }
+        // SAFETY: the box is of a `D`, as it has just said, and nobody else has it.
+        Ok(*unsafe { Box::from_raw(Box::into_raw(self.0).cast::<D>()) })
     }
 }
 

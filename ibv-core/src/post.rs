@@ -27,6 +27,7 @@ pub(crate) enum One {
     Write,
     Read,
     WriteWithImm(u32),
+    Send,
 }
 
 impl One {
@@ -36,11 +37,18 @@ impl One {
             Self::Write => Op::Write,
             Self::Read => Op::Read,
             Self::WriteWithImm(imm) => Op::WriteWithImm(imm),
+            Self::Send => Op::Send,
         }
+    }
+
+    /// Whether `local` bytes are as long as the remote side allows, which a send does not have.
+    #[inline]
+    const fn fits(self, local: usize, remote: usize) -> bool {
+        matches!(self, Self::Send) || local <= remote
     }
 }
 
-/// Largest request of one range that needs no second look, bytes: for put, get and put with immediate.
+/// Largest request of one range that needs no second look, bytes: for put, get, put with immediate and send.
 /// 0 where the device lacks the operation, or where a flight recorder wants to see each request, so that
 /// one comparison answers all three.
 #[derive(Clone, Copy, Debug)]
@@ -48,12 +56,18 @@ pub(crate) struct Plain {
     write: usize,
     read: usize,
     write_with_imm: usize,
+    send: usize,
 }
 
 impl Plain {
     pub(crate) fn new(caps: &Caps, recording: bool) -> Self {
-        let max = |op: Support| if op.present() && !recording { caps.max_msg_size } else { 0 };
-        Self { write: max(caps.write), read: max(caps.read), write_with_imm: max(caps.write_with_imm) }
+        let max = |op: Support, most| if op.present() && !recording { most } else { 0 };
+        Self {
+            write: max(caps.write, caps.max_msg_size),
+            read: max(caps.read, caps.max_msg_size),
+            write_with_imm: max(caps.write_with_imm, caps.max_msg_size),
+            send: max(caps.send, caps.max_send_size),
+        }
     }
     #[inline]
     fn max(&self, one: One) -> usize {
@@ -61,6 +75,7 @@ impl Plain {
             One::Write => self.write,
             One::Read => self.read,
             One::WriteWithImm(_) => self.write_with_imm,
+            One::Send => self.send,
         }
     }
 }
@@ -95,7 +110,7 @@ fn enqueue_plain<Q: IbvQueuePair + ?Sized>(
 ) -> Option<Result<WrIds, PostError>> {
     let core = qp.core_mut(FromCore(()));
     // No bytes wrap around, so they are rare too.
-    if local.len() > remote.len || local.len().wrapping_sub(1) >= core.plain.max(one) {
+    if !one.fits(local.len(), remote.len) || local.len().wrapping_sub(1) >= core.plain.max(one) {
         return None;
     }
     let first = if signaled { core.send.peek() } else { core.send.peek_silent() }?;
@@ -155,7 +170,7 @@ pub(crate) fn enqueue<Q: IbvQueuePair + ?Sized>(qp: &mut Q, req: &Request<'_>) -
     }
 }
 
-/// Builds `req` if it is of one range and as simple as `put` and `get`, signaled or not, and needs no second
+/// Builds `req` if it is of one range and as simple as `put`, `get` and `send`, signaled or not, and needs no second
 /// look.
 #[inline]
 fn plain<Q: IbvQueuePair + ?Sized>(qp: &mut Q, req: &Request<'_>) -> Option<Result<WrIds, PostError>> {
@@ -164,6 +179,7 @@ fn plain<Q: IbvQueuePair + ?Sized>(qp: &mut Q, req: &Request<'_>) -> Option<Resu
         Op::Write => One::Write,
         Op::Read if local.len() == req.remote.len => One::Read,
         Op::WriteWithImm(imm) => One::WriteWithImm(imm),
+        Op::Send => One::Send,
         _ => return None,
     };
     if req.fence || req.solicited {

@@ -107,6 +107,71 @@ fn a_run_of_unsignaled_requests_stays_shorter_than_the_queue_and_returns_with_th
     }
 }
 
+/// Requests of one range take the short way: the device gets them as they are, whatever they are, and silent ones
+/// do not report.
+#[test]
+fn pushed_requests_of_one_range_reach_the_device_as_they_are_and_report_if_asked_to() {
+    let d = domain(RingDomain::default());
+    let cq = d.create_cq(32).unwrap();
+    let (mut q, mut poller) = (looped(&d, &cq, depths(16, 0)), cq.poller().unwrap());
+    let (remote, local) = nowhere(8);
+    let src = [local];
+    use WcOpcode as O;
+    let kinds = [
+        (Request::put(remote, &src), O::RDMA_WRITE),
+        (Request::get(&src, remote), O::RDMA_READ),
+        (Request::put_with_imm(remote, &src, 3), O::RDMA_WRITE),
+        (Request::send(&src), O::SEND),
+        // A send ignores the remote side, even one that is too short.
+        (Request::new(Op::Send, remote.slice(0, 1).unwrap(), Payload::Sges(&src)), O::SEND),
+    ];
+    for (request, opcode) in kinds {
+        let mut batch = q.batch();
+        let silent = batch.push(&request.unsignaled()).unwrap();
+        let loud = batch.push(&request).unwrap();
+        assert_eq!((silent.count, loud), (1, WrIds { first: silent.first + 1, count: 1 }));
+        batch.ring().unwrap();
+        assert_eq!((q.free_slots(), q.in_flight()), (14, 2), "{opcode:?}");
+        let at = (silent.first & 0xff) as usize;
+        let wqes = [at, at + 1].map(|i| q.queue_pair().ring.wqes[i]);
+        let flags = wqes.map(|wqe| (wqe[1], wqe[6], wqe[7] >> 32, wqe[7] & 0xffff_ffff));
+        let built = |signaled: u64, id: u64| (signaled << 3, id, u64::from(opcode.0), 8);
+        assert_eq!(flags, [built(0, silent.first), built(1, loud.first)]);
+        assert_eq!(
+            drain(&mut poller).iter().map(|wc| (wc.wr_id, wc.opcode)).collect::<Vec<_>>(),
+            [(loud.first, opcode)]
+        );
+        assert_eq!(q.free_slots(), 16);
+    }
+}
+
+/// Where the short way ends: each limit by one byte, and a device that lacks the operation.
+#[test]
+fn pushed_requests_of_one_range_are_refused_by_the_byte() {
+    let mut imp = RingDomain::default();
+    (imp.caps.max_send_size, imp.caps.read) = (100, Support::Absent);
+    let d = domain(imp);
+    let cq = d.create_cq(8).unwrap();
+    let (mut q, mut poller) = (looped(&d, &cq, depths(4, 0)), cq.poller().unwrap());
+    let (remote, local) = nowhere(101);
+    let (long, fits) = ([local], [local.slice(0, 100).unwrap()]);
+    let small = remote.slice(0, 99).unwrap();
+    let mut batch = q.batch();
+    for silent in [false, true] {
+        let mut push = |r: Request<'_>| batch.push(&if silent { r.unsignaled() } else { r });
+        assert_eq!(push(Request::send(&long)), Err(PostError::MessageTooLong));
+        assert_eq!(push(Request::put(small, &fits)), Err(PostError::OutOfBounds));
+        assert_eq!(push(Request::get(&fits, small)), Err(PostError::Unsupported));
+    }
+    let ids = [Request::send(&fits), Request::put(remote, &long)].map(|r| batch.push(&r).unwrap().first);
+    batch.ring().unwrap();
+    assert_eq!(
+        drain(&mut poller).iter().map(|wc| (wc.wr_id, wc.byte_len)).collect::<Vec<_>>(),
+        [(ids[0], 100), (ids[1], 101)]
+    );
+    assert_eq!(q.free_slots(), 4);
+}
+
 #[test]
 fn unordered_completions_forbid_silence_and_return_one_credit_each() {
     let mut imp = RingDomain::default();

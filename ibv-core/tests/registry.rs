@@ -148,3 +148,14 @@ fn a_domain_comes_apart_once_nothing_needs_it_and_goes_on_as_an_erased_one() {
     assert!(erased.imp().downcast_ref::<RingDomain>().is_some());
     assert_eq!(erased.alloc(4).unwrap().len(), 4);
 }
+
+/// Not only another provider's domain, but an erased one too is no `AnyDomain`.
+#[test]
+fn an_erased_domain_is_its_providers_again_and_nobody_elses() {
+    let mut ring = RingDomain::default();
+    ring.caps.max_send_wr = 77;
+    let erased = AnyDomain::new(ring).downcast::<AnyDomain>().unwrap_err();
+    let twice = AnyDomain::new(erased).downcast::<RingDomain>().unwrap_err();
+    let ring = twice.downcast::<AnyDomain>().unwrap().downcast::<RingDomain>().unwrap();
+    assert_eq!(ring.caps.max_send_wr, 77);
+}
