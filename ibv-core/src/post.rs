@@ -166,26 +166,33 @@ fn refuse<Q: IbvQueuePair + ?Sized>(
 pub(crate) fn enqueue<Q: IbvQueuePair + ?Sized>(qp: &mut Q, req: &Request<'_>) -> Result<WrIds, PostError> {
     match plain(qp, req) {
         Some(built) => built,
-        None => checked(qp, req).or_else(|e| refuse(qp, req, e)),
+        None => enqueue_checked(qp, req),
     }
 }
 
+/// Apart from the short way, which then saves no register for it.
+#[inline(never)]
+fn enqueue_checked<Q: IbvQueuePair + ?Sized>(qp: &mut Q, req: &Request<'_>) -> Result<WrIds, PostError> {
+    checked(qp, req).or_else(|e| refuse(qp, req, e))
+}
+
 /// Builds `req` if it is of one range and as simple as `put`, `get` and `send`, signaled or not, and needs no second
-/// look.
-#[inline]
+/// look. Each operation has code of its own, where what is known of it costs nothing.
+#[inline(always)]
 fn plain<Q: IbvQueuePair + ?Sized>(qp: &mut Q, req: &Request<'_>) -> Option<Result<WrIds, PostError>> {
     let Payload::Sges(&[local]) = req.local else { return None };
-    let one = match req.op {
-        Op::Write => One::Write,
-        Op::Read if local.len() == req.remote.len => One::Read,
-        Op::WriteWithImm(imm) => One::WriteWithImm(imm),
-        Op::Send => One::Send,
-        _ => return None,
-    };
     if req.fence || req.solicited {
         return None;
     }
-    enqueue_plain(qp, one, local, req.remote, req.signaled)
+    match req.op {
+        Op::Write => enqueue_plain(qp, One::Write, local, req.remote, req.signaled),
+        Op::Read if local.len() == req.remote.len => {
+            enqueue_plain(qp, One::Read, local, req.remote, req.signaled)
+        }
+        Op::Send => enqueue_plain(qp, One::Send, local, req.remote, req.signaled),
+        Op::WriteWithImm(imm) => enqueue_plain(qp, One::WriteWithImm(imm), local, req.remote, req.signaled),
+        _ => None,
+    }
 }
 
 fn checked<Q: IbvQueuePair + ?Sized>(qp: &mut Q, req: &Request<'_>) -> Result<WrIds, PostError> {

@@ -7,6 +7,7 @@
 
 mod bandwidth;
 mod end;
+mod ends;
 mod html;
 mod latency;
 mod message;
@@ -18,6 +19,7 @@ mod settings;
 mod steps;
 mod wire;
 
+pub(crate) use ends::Ends;
 pub use report::{Bandwidth, Latency, Report, Row};
 pub use session::{client, server};
 pub use settings::{Extent, Measure, Operation, Settings};

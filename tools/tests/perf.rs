@@ -140,6 +140,11 @@ fn an_unordered_device_measures_all_but_write_latency_and_says_why() {
     }
     let refused = over(&fabric(), &settings(Operation::Write, Measure::Lat, |_| {})).unwrap_err();
     assert!(refused.code() == 31 && refused.to_string().contains("measure send latency"), "{refused}");
+    let report = over(&fabric(), &settings(Operation::Write, Measure::All, |_| {})).unwrap();
+    assert_eq!(report.rows.iter().map(|row| row.measure).collect::<Vec<_>>(), ["bandwidth"]);
+    let why = report.left_out.clone().unwrap();
+    assert!(why.starts_with("latency: ") && why.contains("capability messages_in_order"), "{why}");
+    assert!(report.to_string().contains(&why) && report.html().contains("left out"));
     let refused = over(&fabric(), &settings(Operation::Write, Measure::Bw, |s| s.cq_mod = Some(4)));
     assert!(refused.unwrap_err().to_string().contains("completions_in_order"));
 }
@@ -274,7 +279,7 @@ fn server_meets(words: &[u8]) -> u8 {
 #[test]
 fn a_server_outlives_strangers_and_tells_a_broken_client_from_another_release() {
     assert_eq!(server_meets(b"GET / HTTP/1.1\r\n\r\n"), 24, "nobody else came within --wait");
-    assert_eq!(server_meets(b"ibvP\x02\0\0\0\0\0\0\0"), 22);
-    assert_eq!(server_meets(b"ibvP\x01\0\0\0\xff\0\0\0"), 21);
-    assert_eq!(server_meets(b"ibvP\x01\0\0\0"), 23);
+    assert_eq!(server_meets(b"ibvP\x01\0\0\0\0\0\0\0"), 22);
+    assert_eq!(server_meets(b"ibvP\x02\0\0\0\xff\0\0\0"), 21);
+    assert_eq!(server_meets(b"ibvP\x02\0\0\0"), 23);
 }

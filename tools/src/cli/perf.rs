@@ -3,7 +3,7 @@
 use super::{Chosen, connect, note, one_end, print, print_json, size};
 use crate::{
     Failure, listen,
-    perf::{self, Extent, Measure, Operation, Report, Settings, Watch},
+    perf::{self, Ends, Extent, Measure, Operation, Report, Settings, Watch},
 };
 use clap::Args;
 use ibv::{Mtu, Registry};
@@ -34,8 +34,9 @@ Examples:
 Output:
   Bandwidth is payload from the first post to the last completion; MiB/s is what perftest calls MB/sec.
   Latency of write and send is half of a round trip, as perftest has it; of read a whole operation. The
-  arrival of a write is told by its last byte, as perftest does; a device that orders no messages is refused.
-  --json prints one object: the settings, and rows of {measure, bytes, messages, seconds, bandwidth, latency,
+  arrival of a write is told by its last byte, as perftest does, which says nothing on a device that orders no
+  messages: write lat is refused there, and write all leaves latency out and says so.
+  --json prints one object: the settings, what was left out and why, and rows of {measure, bytes, messages, seconds, bandwidth, latency,
   polls, empty_polls}; latencies are microseconds, and `histogram` has each of them and how often it occurred.
 ";
 
@@ -193,7 +194,7 @@ fn loopback(
     let chosen = Chosen::new(registry, args.provider.as_deref(), args.device.as_deref(), |_| true)?;
     let near = chosen.open(&chosen.device.name)?;
     let far = chosen.open(&args.peer_device.clone().unwrap_or_else(|| chosen.opposite()))?;
-    let report = perf::loopback(&near, &far, settings, watch)?;
+    let report = Ends::Both(near, far).measure(settings, watch)?;
     Ok(Report { provider: chosen.provider.into(), ..report })
 }
 
@@ -207,7 +208,7 @@ fn client(
     let (provider, domain) = one_end(args.provider.as_deref(), args.device.as_deref(), registry)?;
     let unreachable = |source| Failure::Unreachable { addr: format!("{host}, port {}", args.port), source };
     let link = connect((host, args.port), settings.timeout).map_err(unreachable)?;
-    let report = perf::client(&domain, link, settings, watch)?;
+    let report = Ends::Client(domain, link).measure(settings, watch)?;
     Ok(Report { provider: provider.into(), ..report })
 }
 
@@ -225,7 +226,7 @@ fn server(
     let listener = listener.map_err(unreachable)?;
     eprintln!("listening on port {}", listener.local_addr().map_err(unreachable)?.port());
     let link = listen::accept(&listener, perf::MAGIC, args.wait, &mut note)?;
-    let report = perf::server(&domain, link, settings, watch)?;
+    let report = Ends::Server(domain, link).measure(settings, watch)?;
     Ok(Report { provider: provider.into(), ..report })
 }
 

@@ -31,6 +31,8 @@ struct Job {
 }
 
 /// Runs this end's part of a row of `size` bytes; the messages that it posted and how long they took.
+// A function of its own, so that a profile tells what it cost.
+#[inline(never)]
 pub(super) fn run<I: IbvDomainImpl, L: Link>(
     end: &mut End<I>,
     settings: &Settings,

@@ -39,6 +39,8 @@ pub struct Report {
     /// Whether the bytes that arrived last were compared with those sent. A measurement that found a
     /// difference is a failure, so there is no report of one.
     pub verified: bool,
+    /// Rows that were asked for and not measured, and why.
+    pub left_out: Option<String>,
     /// One for each size and measure.
     pub rows: Vec<Row>,
 }
@@ -171,6 +173,7 @@ impl Report {
             bidirectional: settings.bidirectional,
             extent: settings.extent.to_string(),
             verified: settings.verify,
+            left_out: None,
             rows: Vec::new(),
         }
     }
@@ -201,6 +204,7 @@ impl Report {
         if self.operation == "send" {
             facts.insert(6, ("receive queue", format!("{} receives", self.rx_depth)));
         }
+        facts.extend(self.left_out.as_ref().map(|why| ("left out", why.clone())));
         facts
     }
 

@@ -52,11 +52,12 @@ fn side<I: IbvDomainImpl, L: Link>(
     let mut channel = Channel::new(link, settings.timeout);
     let mut run = || {
         settings.check(&domain.device_info().name, &domain.caps())?;
-        let (peer_device, limit) = greet(domain, &mut channel, settings)?;
-        let steps = steps(settings, limit)?;
+        let Met { peer_device, limit, in_order } = greet(domain, &mut channel, settings)?;
+        let steps = steps(settings, limit, in_order)?;
         let largest = steps.iter().map(|step| step.size).max().unwrap_or(1);
         let end = End::open(domain, &mut channel, settings, largest)?;
         let report = Report::new(domain, settings, client, peer_device);
+        let report = Report { left_out: settings.left_out(in_order), ..report };
         let mut side = Side { end, channel: &mut channel, settings, watch, client };
         let rows: Result<_, _> = (0..).zip(steps).map(|(i, step)| side.row(i, step)).collect();
         Ok(Report { rows: rows?, ..report })
@@ -65,19 +66,28 @@ fn side<I: IbvDomainImpl, L: Link>(
     report.inspect_err(|failure| channel.abort(failure))
 }
 
-/// Compares what both ends were told to do; the peer's device, and the largest message that both take.
+/// The peer's device; the largest message that both devices take, bytes, and whether both deliver in order.
+struct Met {
+    peer_device: String,
+    limit: usize,
+    in_order: bool,
+}
+
+/// Compares what both ends were told to do.
 fn greet<I: IbvDomainImpl, L: Link>(
     domain: &IbvDomain<I>,
     channel: &mut Channel<L, Message>,
     settings: &Settings,
-) -> Result<(String, usize), Failure> {
-    let (terms, limit) = (settings.terms(), settings.limit(&domain.caps()));
+) -> Result<Met, Failure> {
+    let caps = domain.caps();
+    let (terms, limit, in_order) = (settings.terms(), settings.limit(&caps), caps.messages_in_order);
     let device = domain.device_info().name.clone();
-    channel.send(&Message::Hello { terms: terms.clone(), limit: limit as u64, device })?;
+    channel.send(&Message::Hello { terms: terms.clone(), limit: limit as u64, in_order, device })?;
     match channel.receive("waited for its settings")? {
-        Message::Hello { terms: theirs, limit: most, device } => {
+        Message::Hello { terms: theirs, limit: most, in_order: too, device } => {
             terms.compare(&theirs)?;
-            Ok((device, limit.min(usize::try_from(most).unwrap_or(usize::MAX))))
+            let limit = limit.min(usize::try_from(most).unwrap_or(usize::MAX));
+            Ok(Met { peer_device: device, limit, in_order: in_order && too })
         }
         other => Err(other.instead_of("its settings")),
     }

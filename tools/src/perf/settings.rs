@@ -69,6 +69,9 @@ impl fmt::Display for Extent {
     }
 }
 
+/// Why a write's latency can not be told.
+const UNORDERED: &str = "write latency is told by a message's last byte, which says nothing on a device that orders nothing (capability messages_in_order)";
+
 /// Everything that can be set. The defaults are perftest's.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -166,6 +169,16 @@ impl Settings {
         self.measure == Measure::All || (self.measure == Measure::Lat) == latency
     }
 
+    /// Whether latency is asked for that can not be told, where messages arrive in order or not.
+    fn latency_says_nothing(&self, in_order: bool) -> bool {
+        self.has(true) && self.operation == Operation::Write && !in_order
+    }
+
+    /// Rows that are asked for and left out, and why, where both devices deliver messages in order or not.
+    pub(super) fn left_out(&self, in_order: bool) -> Option<String> {
+        self.latency_says_nothing(in_order).then(|| format!("latency: {UNORDERED}"))
+    }
+
     /// Refuses what makes no sense, and what a device with `caps` can not do.
     pub(super) fn check(&self, device: &str, caps: &Caps) -> Result<(), Failure> {
         match self.objection(caps) {
@@ -205,11 +218,8 @@ impl Settings {
             let has: Vec<_> = has.iter().map(|(op, _)| op.to_string()).collect();
             return Some(format!("has no {}; it has {}", self.operation, has.join(", ")));
         }
-        if self.has(true) && self.operation == Operation::Write && !caps.messages_in_order {
-            return Some(
-                "write latency is told by a message's last byte, which says nothing on a device that orders nothing (capability messages_in_order); measure send latency, or write bandwidth"
-                    .into(),
-            );
+        if self.measure == Measure::Lat && self.latency_says_nothing(caps.messages_in_order) {
+            return Some(format!("{UNORDERED}; measure send latency, or write bandwidth"));
         }
         let cq_mod = self.cq_mod.filter(|n| *n > 1 && !caps.completions_in_order)?;
         Some(format!(

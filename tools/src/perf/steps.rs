@@ -23,10 +23,11 @@ impl Step {
     }
 }
 
-/// Every row, where both ends' devices take messages of `limit` bytes.
-pub(super) fn steps(settings: &Settings, limit: usize) -> Result<Vec<Step>, Failure> {
+/// Every row, where both ends' devices take messages of `limit` bytes, and deliver them in order or not.
+pub(super) fn steps(settings: &Settings, limit: usize, in_order: bool) -> Result<Vec<Step>, Failure> {
     let mut steps = Vec::new();
-    for latency in [false, true].into_iter().filter(|latency| settings.has(*latency)) {
+    let latency = settings.left_out(in_order).is_none();
+    for latency in [false, true].into_iter().filter(|l| settings.has(*l) && (latency || !l)) {
         for size in sizes(settings, latency, limit)? {
             steps.push(Step { latency, size });
         }
@@ -60,19 +61,21 @@ mod tests {
     fn all_sizes_are_powers_of_two_up_to_what_both_ends_take() {
         let mut settings = Settings::new(Operation::Send, Measure::All);
         settings.all = true;
-        let rows = steps(&settings, 5000).unwrap();
+        let rows = steps(&settings, 5000, true).unwrap();
         let bandwidth: Vec<_> = rows.iter().filter(|s| !s.latency).map(|s| s.size).collect();
         assert_eq!(bandwidth, [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096]);
         assert_eq!(rows.len(), 24);
-        assert_eq!(steps(&settings, usize::MAX).unwrap().last().unwrap().size, 8 << 20);
+        assert_eq!(steps(&settings, usize::MAX, true).unwrap().last().unwrap().size, 8 << 20);
     }
 
     #[test]
     fn one_size_is_perftests_or_the_one_that_was_asked_for() {
         let mut settings = Settings::new(Operation::Write, Measure::All);
-        let sizes =
-            |s: &Settings| steps(s, 1 << 20).map(|rows| rows.iter().map(|r| r.size).collect::<Vec<_>>());
+        let sizes = |s: &Settings| {
+            steps(s, 1 << 20, true).map(|rows| rows.iter().map(|r| r.size).collect::<Vec<_>>())
+        };
         assert_eq!(sizes(&settings).unwrap(), [65536, 2]);
+        assert_eq!(steps(&settings, 1 << 20, false).unwrap(), [Step { latency: false, size: 65536 }]);
         settings.size = Some(7);
         assert_eq!(sizes(&settings).unwrap(), [7, 7]);
         settings.size = Some((1 << 20) + 1);

@@ -9,8 +9,9 @@ use serde::{Deserialize, Serialize};
 /// `Finished` from whoever posted, both `Verdict`; `Alive` and `Abort` at any time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Message {
-    /// What this end was told to measure, and the largest message that its device takes, bytes.
-    Hello { terms: Terms, limit: u64, device: String },
+    /// What this end was told to measure, the largest message that its device takes, bytes, and whether that
+    /// delivers messages in order.
+    Hello { terms: Terms, limit: u64, in_order: bool, device: String },
     /// A queue pair's endpoint in its byte form, and the memory that belongs to it.
     Lane { endpoint: Vec<u8>, addr: u64, len: u64, rkey: u32 },
     /// Memory is prepared and receives are posted.
@@ -27,7 +28,7 @@ pub(super) enum Message {
 
 impl Protocol for Message {
     const MAGIC: [u8; 4] = *b"ibvP";
-    const VERSION: u8 = 1;
+    const VERSION: u8 = 2;
     const COMMAND: &'static str = "ibv perf";
     fn alive() -> Self {
         Self::Alive
