@@ -137,7 +137,9 @@ pub enum Failure {
     #[error("the peer went away while this end {0}")]
     Vanished(&'static str),
     /// Nothing happened for too long.
-    #[error("nothing happened for {seconds} s while this end {during}; raise --timeout if that is too short")]
+    #[error(
+        "nothing happened for {seconds} s while this end {during}; raise --timeout (or --wait, where nobody had come yet) if that is too short"
+    )]
     Silent {
         /// What this end was doing.
         during: &'static str,

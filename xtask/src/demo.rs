@@ -26,7 +26,7 @@ pub(crate) fn run_demo(args: &[String]) -> Result<()> {
         Some((file, rest)) if !file.starts_with('-') => (PathBuf::from(file), rest),
         _ => (real_file()?, args),
     };
-    run(cargo(["run", "--release", "--quiet", "--package", "ibv-tools", "--", "transfer"])
+    run(cargo(["run", "--release", "--package", "ibv-tools", "--", "transfer"])
         .arg(file)
         .args(options))
 }

@@ -7,8 +7,8 @@ use crate::{
     wire::{Channel, Link, Protocol},
 };
 use ibv::{
-    Caps, Connected, EndpointError, IbvConfig, IbvDomain, IbvDomainImpl, IbvMemoryRegionView, IbvQpInfo,
-    IbvRemoteMemoryRegionView, IbvWc, Poller, PostError, QueuePair,
+    Caps, Connected, EndpointError, Error, ErrorKind, IbvConfig, IbvDomain, IbvDomainImpl,
+    IbvMemoryRegionView, IbvQpInfo, IbvRemoteMemoryRegionView, IbvWc, Poller, PostError, QueuePair,
 };
 use std::{
     thread,
@@ -27,6 +27,13 @@ pub(super) struct End<I: IbvDomainImpl> {
     settings: Settings,
 }
 
+fn unable(device: &str) -> Error {
+    let detail = format!(
+        "{device} does not offer both put and get, which a transfer needs; `ibv doctor` says why (libefa before rdma-core 46 has no RDMA write)"
+    );
+    Error::new(ErrorKind::Unsupported, "transfer", detail)
+}
+
 /// Which way bytes go, seen from the end that asks.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Way {
@@ -42,6 +49,9 @@ impl<I: IbvDomainImpl> End<I> {
         settings: &Settings,
     ) -> Result<Self, Failure> {
         let caps = domain.caps();
+        if !caps.write.present() || !caps.read.present() {
+            return Err(unable(&domain.device_info().name).into());
+        }
         let settings = Settings { chunk: settings.chunk.clamp(1, caps.max_msg_size.max(1)), ..*settings };
         let mut config = IbvConfig::default();
         config.max_send_wr = settings.depth;
