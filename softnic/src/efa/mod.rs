@@ -361,4 +361,26 @@ mod tests {
         let [first, second] = machines.each_mut().map(Engine::next_token);
         assert_ne!(first, second, "a peer that lives on would take it for what it knows");
     }
+
+    #[test]
+    fn requests_to_nobody_leave_nothing_behind() {
+        use crate::efa::message::{Operation, Request, fabric_number};
+        use crate::fabric::packet::Address;
+        let (mut engine, mut shared) = (Engine::new(&Description::efa(1)), Shared::default());
+        let here = Address { lid: 0, gid: Some(engine.devices[0].gid()) };
+        for number in 1..100 {
+            let token = engine.next_token();
+            let operation = Operation::Send;
+            let request = Request { token, qkey: 1, reliable: true, operation, imm: None, data: Vec::new() };
+            let (source, target) = (fabric_number(1), fabric_number(number));
+            let body = Body::Efa(Message::Request(request));
+            engine.deliver(Packet { from: here, to: here, source, target, body }, &mut shared);
+        }
+        let answered: usize = std::iter::from_fn(|| {
+            let flow = shared.fabric.deliverable().first().copied()?;
+            shared.fabric.take(flow)
+        })
+        .count();
+        assert_eq!((answered, engine.executed.len()), (99, 0));
+    }
 }

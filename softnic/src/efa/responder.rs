@@ -66,7 +66,8 @@ impl Engine {
     }
 
     fn answer(&mut self, asked: &Asked, reply: Reply, shared: &mut Shared) {
-        let lasting = !matches!(reply.outcome, Outcome::NotReady) && reply.data.is_empty();
+        let there = qpn(asked.target).is_some_and(|number| self.qps.contains_key(&number));
+        let lasting = there && !matches!(reply.outcome, Outcome::NotReady) && reply.data.is_empty();
         if lasting {
             let list = self.executed.entry((asked.source, asked.target)).or_default();
             if list.len() == REMEMBERED {
