@@ -226,8 +226,9 @@ impl<I: IbvDomainImpl> Poller<I> {
         };
         match self.imp.glance(wc) {
             Glance::Completion if self.last.retire_plain(wc) => Ok(1),
+            Glance::Unordered if self.last.retire_loose_one(wc) => Ok(1),
             Glance::Nothing if self.has_reaped() => Ok(0),
-            seen => self.poll_rare(wc, seen == Glance::Completion),
+            seen => self.poll_rare(wc, matches!(seen, Glance::Completion | Glance::Unordered)),
         }
     }
 
@@ -241,7 +242,7 @@ impl<I: IbvDomainImpl> Poller<I> {
     fn poll_many(&mut self, out: &mut [IbvWc]) -> Result<usize, PollCompletionError> {
         let n = self.imp.poll(out)?;
         let got = out.get(..n).ok_or(PollCompletionError::Corrupt(n as u64))?;
-        let run = self.last.retire_run(got);
+        let run = self.last.retire_many(got);
         if run == n && (n == out.len() || self.has_reaped()) {
             return Ok(n);
         }
@@ -263,10 +264,7 @@ impl<I: IbvDomainImpl> Poller<I> {
             let slot = slot_of(first);
             let mut run = match self.table.get(usize::from(slot)) {
                 // Failures come in runs too, each of which has to be looked at alone.
-                Some(route) if first.is_valid() => match route.retire_run(rest) {
-                    0 => route.retire_loose(rest),
-                    run => run,
-                },
+                Some(route) if first.is_valid() => route.retire_many(rest),
                 _ => 0,
             };
             match run {

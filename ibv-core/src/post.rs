@@ -15,7 +15,9 @@ use crate::{
 use crate::{core::QpCore, recorder::Built};
 use std::slice;
 
+mod single;
 mod split;
+pub(crate) use single::post_one;
 use split::{Ranges, enqueue_split};
 
 /// The most ranges a request may have, whatever the device can do: they are cut on the stack.
@@ -69,6 +71,12 @@ impl Plain {
             send: max(caps.send, caps.max_send_size),
         }
     }
+    /// Whether `local` bytes are such a request, with so many at the other end.
+    #[inline(always)]
+    fn admits(&self, one: One, local: usize, remote: usize) -> bool {
+        // No bytes wrap around, so they are rare too.
+        one.fits(local, remote) && local.wrapping_sub(1) < self.max(one)
+    }
     #[inline]
     fn max(&self, one: One) -> usize {
         match one {
@@ -109,8 +117,7 @@ fn enqueue_plain<Q: IbvQueuePair + ?Sized>(
     signaled: bool,
 ) -> Option<Result<WrIds, PostError>> {
     let core = qp.core_mut(FromCore(()));
-    // No bytes wrap around, so they are rare too.
-    if !one.fits(local.len(), remote.len) || local.len().wrapping_sub(1) >= core.plain.max(one) {
+    if !core.plain.admits(one, local.len(), remote.len) {
         return None;
     }
     let first = if signaled { core.send.peek() } else { core.send.peek_silent() }?;
@@ -305,12 +312,6 @@ pub(crate) fn ring<Q: IbvQueuePair + ?Sized>(qp: &mut Q) -> Result<(), PostError
         forget(qp);
         return Err(why);
     }
-    ring_built(qp)
-}
-
-/// The same where something was built, and nothing void.
-#[inline(always)]
-fn ring_built<Q: IbvQueuePair + ?Sized>(qp: &mut Q) -> Result<(), PostError> {
     let send = &mut qp.core_mut(FromCore(())).send;
     send.tell();
     let before = send.commit();
@@ -323,41 +324,6 @@ fn ring_built<Q: IbvQueuePair + ?Sized>(qp: &mut Q) -> Result<(), PostError> {
     #[cfg(feature = "recorder")]
     qp.core_mut(FromCore(())).log.rung();
     Ok(())
-}
-
-/// Builds a request of one registered range and publishes it.
-#[inline(always)]
-pub(crate) fn post_one<Q: IbvQueuePair + ?Sized>(
-    qp: &mut Q,
-    one: One,
-    local: IbvMemoryRegionView<'_>,
-    remote: IbvRemoteMemoryRegionView,
-) -> Result<WrIds, PostError> {
-    if !qp.core().send.dirty()
-        && let Some(built) = enqueue_plain(qp, one, local, remote, true)
-    {
-        let ids = built?;
-        return ring_built(qp).map(|()| ids);
-    }
-    let (l, r) = ((local.addr(), local.len()), (remote.addr, remote.len));
-    post_rare(qp, one, l, r, (local.lkey(), remote.rkey))
-}
-
-#[cold]
-#[inline(never)]
-fn post_rare<Q: IbvQueuePair + ?Sized>(
-    qp: &mut Q,
-    one: One,
-    local: (u64, usize),
-    remote: (u64, usize),
-    keys: (u32, u32),
-) -> Result<WrIds, PostError> {
-    discard(qp);
-    let posted = enqueue_rare(qp, one, local, remote, keys).and_then(|ids| ring(qp).map(|()| ids));
-    if posted.is_err() {
-        discard(qp);
-    }
-    posted
 }
 
 /// Un-builds everything since the last ring.

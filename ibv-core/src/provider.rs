@@ -142,6 +142,8 @@ pub trait IbvDomainImpl: fmt::Debug + Send + Sync + Sized + 'static {
 pub enum Glance {
     /// A completion, which it took.
     Completion,
+    /// Likewise, of a kind that comes in no order.
+    Unordered,
     /// That the queue is empty.
     Nothing,
     /// Too little: it changed nothing, and `poll` will tell.

@@ -162,6 +162,18 @@ pub trait IbvQueuePair: Any + fmt::Debug + Send {
     /// nothing was published.
     fn ring_doorbell(&mut self, by: FromCore) -> Result<(), PostError>;
 
+    /// `enqueue` and `ring_doorbell` of one request, with nothing enqueued before it: for a provider that has a
+    /// shorter way. On `Err` nothing was published, and nothing is left enqueued.
+    #[inline(always)]
+    fn post_single(&mut self, wr: &WorkRequest<'_>, by: FromCore) -> Result<(), PostError> {
+        self.enqueue(wr)?;
+        let done = self.ring_doorbell(by);
+        if done.is_err() {
+            self.discard(FromCore(()));
+        }
+        done
+    }
+
     /// Forgets everything enqueued since the last ring.
     fn discard(&mut self, by: FromCore);
 
@@ -289,6 +301,10 @@ impl IbvQueuePair for Box<dyn IbvQueuePair> {
     #[inline]
     fn ring_doorbell(&mut self, by: FromCore) -> Result<(), PostError> {
         (**self).ring_doorbell(by)
+    }
+    #[inline]
+    fn post_single(&mut self, wr: &WorkRequest<'_>, by: FromCore) -> Result<(), PostError> {
+        (**self).post_single(wr, by)
     }
     fn discard(&mut self, by: FromCore) {
         (**self).discard(by);

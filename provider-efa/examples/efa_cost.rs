@@ -111,7 +111,7 @@ impl<D: IbvDomainImpl> Ours<D> {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn views(r: Request) -> (IbvRemoteMemoryRegionView, IbvMemoryRegionView<'static>) {
     let remote = IbvRemoteMemoryRegionView { addr: r.remote, len: 8, rkey: r.rkey };
     (remote, IbvMemoryRegionView::from_raw_parts(r.local, 8, r.lkey))
@@ -122,13 +122,13 @@ impl<D: IbvDomainImpl> Client for Ours<D> {
         let (l, r) = (self.regions[0].view(), self.regions[1].remote());
         Request { local: l.addr(), lkey: l.lkey(), remote: r.addr, rkey: r.rkey, get: self.get }
     }
-    #[inline]
+    #[inline(always)]
     fn post_one(&mut self, request: Request) {
         let (remote, local) = views(request);
         let ids = if request.get { self.qp.get(local, remote) } else { self.qp.put(remote, local) };
         let _ids = ids.expect("room");
     }
-    #[inline]
+    #[inline(always)]
     fn post_batch16(&mut self, request: Request) {
         let mut batch = self.qp.batch();
         for _ in 0..16 {
@@ -138,7 +138,7 @@ impl<D: IbvDomainImpl> Client for Ours<D> {
         }
         batch.ring().expect("a device");
     }
-    #[inline]
+    #[inline(always)]
     fn poll(&mut self, sixteen: bool) -> usize {
         let wcs = if sixteen { &mut self.wcs[..] } else { &mut self.wcs[..1] };
         self.poller.poll(wcs).expect("a sound queue")

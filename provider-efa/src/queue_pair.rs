@@ -11,7 +11,7 @@ use crate::{
     poller::EfaCq,
     session::Builders,
     state::{attributes, to_init, to_rtr, to_rts, walk},
-    work::SendRing,
+    work::{Built, SendRing},
 };
 use ibv_core::{
     Error, ErrorKind, FromCore, IbvDatagram, IbvMemoryRegionView, IbvPath, IbvQpInfo, IbvQueuePair,
@@ -175,17 +175,29 @@ impl IbvQueuePair for EfaQueuePair {
         self.qp.fail(at_init)
     }
 
-    #[inline]
+    // Of a request whose operation is known, as where this is called, little is left.
+    #[inline(always)]
     fn enqueue(&mut self, wr: &WorkRequest<'_>) -> Result<(), PostError> {
-        self.sends.push(wr).ok_or(PostError::QueueFull)
+        self.sends.push(wr).ok_or(PostError::Unsupported)
     }
 
     #[inline]
     fn ring_doorbell(&mut self, _: FromCore) -> Result<(), PostError> {
-        // SAFETY: the queue pair is alive, and `&mut self` keeps everybody else from posting to it.
-        let done = unsafe { self.builders.publish(&self.sends, &self.peers) };
+        let done = match self.sends.requests() {
+            // SAFETY: the queue pair is alive, and `&mut self` keeps everybody else from posting to it.
+            Some(all) => unsafe { self.builders.publish(all, &self.peers) }.map_err(PostError::Device),
+            None => Err(PostError::QueueFull),
+        };
         self.sends.clear();
-        done.map_err(PostError::Device)
+        done
+    }
+
+    /// From core's registers into libefa's session.
+    #[inline(always)]
+    fn post_single(&mut self, wr: &WorkRequest<'_>, _: FromCore) -> Result<(), PostError> {
+        let Some(request) = Built::of_range(wr, self.sends.aim) else { return Err(PostError::Unsupported) };
+        // SAFETY: as above.
+        unsafe { self.builders.publish(slice::from_ref(&request), &self.peers) }.map_err(PostError::Device)
     }
 
     fn discard(&mut self, _: FromCore) {

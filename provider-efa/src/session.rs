@@ -7,8 +7,8 @@
 //! but builders; whatever leaves it early aborts it, which gives the lock back.
 
 use crate::{
-    peers::Peers,
-    work::{Built, Kind, SendRing},
+    peers::{Destination, Peers},
+    work::{Built, Form, Kind},
 };
 use ibv_core::{Error, ErrorKind, verbs::Qp};
 use ibv_sys::{
@@ -92,24 +92,31 @@ impl Builders {
         })
     }
 
-    /// Posts all of `ring`, each request to its peer.
+    /// Posts `requests`, each to its peer.
     ///
     /// # Errors
     /// libefa's number; nothing was posted.
     ///
     /// # Safety
     /// The queue pair is alive and nobody else posts to it.
-    #[inline]
-    pub(crate) unsafe fn publish(&self, ring: &SendRing, peers: &Peers) -> Result<(), c_int> {
+    #[inline(always)]
+    pub(crate) unsafe fn publish(&self, requests: &[Built], peers: &Peers) -> Result<(), c_int> {
         let qp = self.qp.as_ptr();
         // SAFETY: the caller's promise; ended by `complete` below, or when `session` drops.
         unsafe { (self.start)(qp) };
         let session = Session(self);
         // SAFETY: the queue pair is alive; libefa takes no request that reports nothing.
         unsafe { (*qp).wr_flags = IBV_SEND_SIGNALED };
-        for request in ring.requests() {
+        let Some(first) = requests.first() else { return session.complete() };
+        let mut peer = first.peer;
+        let mut to = peers.at(peer).ok_or(libc::EINVAL)?;
+        for request in requests {
+            if request.peer != peer {
+                peer = request.peer;
+                to = peers.at(peer).ok_or(libc::EINVAL)?;
+            }
             // SAFETY: inside the session, whose only request this is until the next.
-            unsafe { self.build(request, peers)? };
+            unsafe { self.build(qp, request, to)? };
         }
         session.complete()
     }
@@ -117,15 +124,44 @@ impl Builders {
     /// Builds one request in the order that `ibv_wr_post(3)` asks for: what, its local side, whom.
     ///
     /// # Safety
-    /// Between start and complete.
-    #[inline]
-    unsafe fn build(&self, r: &Built, peers: &Peers) -> Result<(), c_int> {
-        let qp = self.qp.as_ptr();
+    /// Between start and complete of a session on `qp`, which is ours; `to` is of its peers.
+    #[inline(always)]
+    unsafe fn build(&self, qp: *mut ibv_qp_ex, r: &Built, to: &Destination) -> Result<(), c_int> {
         // SAFETY: the queue pair is alive, and the session is ours.
         unsafe { (*qp).wr_id = r.id };
-        // SAFETY: the caller's promise; builders copy what they are given.
+        // SAFETY: the caller's promise; builders copy what they are given, and what a range names a key guards.
         unsafe {
-            match r.kind {
+            if r.form == Form::Put {
+                self.write.ok_or(libc::EOPNOTSUPP)?(qp, r.rkey, r.remote_addr);
+            } else if r.form == Form::Get {
+                self.read.ok_or(libc::EOPNOTSUPP)?(qp, r.rkey, r.remote_addr);
+            } else if self.begin(r)? {
+                (self.set_inline_data)(qp, r.local_addr as *mut c_void, r.len as usize);
+                (self.set_ud_addr)(qp, to.ah, to.qp_num, to.qkey);
+                return Ok(());
+            }
+            (self.set_sge)(qp, r.lkey, r.local_addr, r.len);
+            (self.set_ud_addr)(qp, to.ah, to.qp_num, to.qkey);
+        }
+        Ok(())
+    }
+
+    /// The first builder of a request of any kind; whether its bytes follow, and no range.
+    ///
+    /// # Safety
+    /// Between start and complete.
+    #[inline(never)]
+    unsafe fn begin(&self, r: &Built) -> Result<bool, c_int> {
+        let qp = self.qp.as_ptr();
+        let (kind, inline) = match r.form {
+            Form::Put => (Kind::Write, false),
+            Form::Get => (Kind::Read, false),
+            Form::Range(kind) => (kind, false),
+            Form::Inline(kind) => (kind, true),
+        };
+        // SAFETY: the caller's promise.
+        unsafe {
+            match kind {
                 Kind::Write => self.write.ok_or(libc::EOPNOTSUPP)?(qp, r.rkey, r.remote_addr),
                 Kind::Read => self.read.ok_or(libc::EOPNOTSUPP)?(qp, r.rkey, r.remote_addr),
                 Kind::WriteWithImm => {
@@ -135,17 +171,7 @@ impl Builders {
                 Kind::SendWithImm => (self.send_imm)(qp, r.imm),
             }
         }
-        if r.inline {
-            // SAFETY: as above; the bytes are the ring's, and copied before the call returns.
-            unsafe { (self.set_inline_data)(qp, r.local_addr as *mut c_void, r.len as usize) };
-        } else {
-            // SAFETY: as above; what the range names a key guards.
-            unsafe { (self.set_sge)(qp, r.lkey, r.local_addr, r.len) };
-        }
-        let to = peers.at(r.peer).ok_or(libc::EINVAL)?;
-        // SAFETY: as above; `peers` keeps the address handle as long as the queue pair lives.
-        unsafe { (self.set_ud_addr)(qp, to.ah, to.qp_num, to.qkey) };
-        Ok(())
+        Ok(inline)
     }
 }
 

@@ -13,8 +13,49 @@ pub(crate) enum Kind {
     SendWithImm,
 }
 
-/// One request. Its local side is a range, or bytes of the ring's.
+impl Kind {
+    /// Kind and immediate, in network order; `None` where EFA has no such operation.
+    #[inline(always)]
+    pub(crate) fn of(op: Op) -> Option<(Self, u32)> {
+        match op {
+            Op::Write => Some((Self::Write, 0)),
+            Op::Read => Some((Self::Read, 0)),
+            Op::WriteWithImm(imm) => Some((Self::WriteWithImm, imm.to_be())),
+            Op::Send => Some((Self::Send, 0)),
+            Op::SendWithImm(imm) => Some((Self::SendWithImm, imm.to_be())),
+            _ => None,
+        }
+    }
+}
+
+/// What a request does, and whether its local side is a range or bytes of the ring's: one comparison tells both.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// A put of a range, the commonest.
+    #[default]
+    Put,
+    /// A get into a range.
+    Get,
+    /// Whatever else of a range.
+    Range(Kind),
+    /// Of bytes.
+    Inline(Kind),
+}
+
+impl Form {
+    const fn of_range(kind: Kind) -> Self {
+        match kind {
+            Kind::Write => Self::Put,
+            Kind::Read => Self::Get,
+            other => Self::Range(other),
+        }
+    }
+}
+
+/// One request. Its local side is a range, or bytes of the ring's. As long as a line of the cache, so that it is
+/// found by a shift.
 #[derive(Clone, Copy, Debug, Default)]
+#[repr(align(64))]
 pub(crate) struct Built {
     /// As libefa is to report it: see [`GET`].
     pub(crate) id: u64,
@@ -26,8 +67,31 @@ pub(crate) struct Built {
     /// In network order.
     pub(crate) imm: u32,
     pub(crate) peer: u32,
-    pub(crate) kind: Kind,
-    pub(crate) inline: bool,
+    pub(crate) form: Form,
+}
+
+impl Built {
+    /// The request of one range; `None` for any other.
+    #[inline(always)]
+    pub(crate) fn of_range(wr: &WorkRequest<'_>, peer: u32) -> Option<Self> {
+        let (Payload::Sges([one]), Some((kind, imm))) = (wr.local, Kind::of(wr.op)) else { return None };
+        Some(Self {
+            id: mark(wr.id, kind),
+            remote_addr: wr.remote.addr,
+            local_addr: one.addr(),
+            rkey: wr.remote.rkey,
+            lkey: one.lkey(),
+            len: one.len() as u32,
+            imm,
+            peer,
+            form: Form::of_range(kind),
+        })
+    }
+}
+
+#[inline(always)]
+fn mark(id: u64, kind: Kind) -> u64 {
+    if kind == Kind::Read { id | GET } else { id }
 }
 
 /// Marks the id of a get, whose completion libefa reports as a send's (`efa_process_cqe`). Core's ids do not
@@ -67,42 +131,38 @@ impl SendRing {
         (self.len, self.aim) = (0, 0);
     }
 
-    /// The requests in order.
+    /// The requests in order; `None` if there was no room for all of them.
     #[inline]
-    pub(crate) fn requests(&self) -> &[Built] {
-        &self.built[..self.len]
+    pub(crate) fn requests(&self) -> Option<&[Built]> {
+        self.built.get(..self.len)
     }
 
-    /// Builds one request. `None`, and nothing built, if core had promised room or an operation that is not
-    /// there.
-    #[inline]
+    /// Builds one request. `None`, and nothing built, if core had promised an operation that is not there. Had it
+    /// promised room that is not, the ring holds nothing that could be rung.
+    #[inline(always)]
     pub(crate) fn push(&mut self, wr: &WorkRequest<'_>) -> Option<()> {
+        let Some(request) = Built::of_range(wr, self.aim) else { return self.push_other(wr) };
         let i = self.len;
-        let (kind, imm, mark) = match wr.op {
-            Op::Write => (Kind::Write, 0, 0),
-            Op::Read => (Kind::Read, 0, GET),
-            Op::WriteWithImm(imm) => (Kind::WriteWithImm, imm, 0),
-            Op::Send => (Kind::Send, 0, 0),
-            Op::SendWithImm(imm) => (Kind::SendWithImm, imm, 0),
-            _ => return None,
+        // Room is asked for when it is rung: that is once, and here nothing can fail.
+        if let Some(place) = self.built.get_mut(i) {
+            *place = request;
+        }
+        self.len = i + 1;
+        Some(())
+    }
+
+    /// One of bytes, or of none.
+    #[inline(never)]
+    fn push_other(&mut self, wr: &WorkRequest<'_>) -> Option<()> {
+        let i = self.len;
+        let (kind, imm) = Kind::of(wr.op)?;
+        let (lkey, local_addr, len, form) = match wr.local {
+            Payload::Sges(_) => (self.nothing.0, self.nothing.1, 0, Form::of_range(kind)),
+            Payload::Inline(data) => (0, self.copy(i, data)?, data.len() as u32, Form::Inline(kind)),
         };
-        let (lkey, local_addr, len, inline) = match wr.local {
-            Payload::Sges([one]) => (one.lkey(), one.addr(), one.len() as u32, false),
-            Payload::Sges(_) => (self.nothing.0, self.nothing.1, 0, false),
-            Payload::Inline(data) => (0, self.copy(i, data)?, data.len() as u32, true),
-        };
-        *self.built.get_mut(i)? = Built {
-            id: wr.id | mark,
-            remote_addr: wr.remote.addr,
-            local_addr,
-            rkey: wr.remote.rkey,
-            lkey,
-            len,
-            imm: imm.to_be(),
-            peer: self.aim,
-            kind,
-            inline,
-        };
+        let (id, peer) = (mark(wr.id, kind), self.aim);
+        let (remote_addr, rkey) = (wr.remote.addr, wr.remote.rkey);
+        *self.built.get_mut(i)? = Built { id, remote_addr, local_addr, rkey, lkey, len, imm, peer, form };
         self.len = i + 1;
         Some(())
     }

@@ -24,6 +24,7 @@ mod debian;
 mod demo;
 mod full;
 mod lanes;
+mod lock;
 mod new_provider;
 mod pair;
 mod perftest;

@@ -18,6 +18,7 @@ const FOREIGN: &str = "ac_cv_lib_hns_hnsdv_query_device=no";
 
 /// Builds the newest version's tools over a build of rdma-core, unless that was done before; gives their folder.
 pub(crate) fn build(rdma_core: &Path) -> sh::Result<PathBuf> {
+    let _held = rdma_core::lock()?;
     sh::debian_packages(&BUILD_PACKAGES)?;
     let archive = rdma_core::archive()?;
     let versions = archive.source_versions("perftest")?;
@@ -35,7 +36,7 @@ pub(crate) fn build(rdma_core: &Path) -> sh::Result<PathBuf> {
 fn compile(source: &Path, rdma_core: &Path) -> sh::Result<()> {
     let include = format!("CPPFLAGS=-I{}", rdma_core.join("include").display());
     let library = format!("LDFLAGS=-L{}", rdma_core.join("lib").display());
-    let run = |name: &str, args: &[&str]| sh::run(sh::program(name, args).current_dir(source));
+    let run = |name: &str, args: &[&str]| sh::run_aside(sh::program(name, args).current_dir(source));
     run("sh", &["autogen.sh"])?;
     run("sh", &["configure", "--quiet", &include, &library, FOREIGN])?;
     run("make", &[&["-s", "-j2"], &TOOLS[..]].concat())

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::debian::{Archive, SUITES, Version};
+use crate::lock::Lock;
 use crate::{perftest, sh};
 
 const USAGE: &str = "usage: cargo xtask rdma-core [--suite SUITE] [--list]
@@ -72,6 +73,7 @@ fn list() -> sh::Result<()> {
 
 /// Builds the version of a suite, unless that was done before; gives the build's folder.
 pub(crate) fn build(suite: Option<&str>) -> sh::Result<PathBuf> {
+    let _held = lock()?;
     sh::debian_packages(&BUILD_PACKAGES)?;
     let archive = archive()?;
     let version = pick(&archive.source_versions("rdma-core")?, suite)?;
@@ -119,12 +121,17 @@ fn unpack_upstream(package: &str, version: &Version, folder: &Path) -> sh::Resul
     let source = folder.join(format!("{package}-{}", version.upstream()));
     std::fs::create_dir_all(&source)?;
     let (into, tarball) = (source.display().to_string(), tarball.display().to_string());
-    sh::run(&mut sh::program("tar", ["-xf", &tarball, "--strip-components=1", "-C", &into]))?;
+    sh::run_aside(&mut sh::program("tar", ["-xf", &tarball, "--strip-components=1", "-C", &into]))?;
     Ok(source)
 }
 
 pub(crate) fn archive() -> sh::Result<Archive> {
     Archive::open(&sh::target().join("debian"))
+}
+
+/// Two that unpack or build in one folder would be in each other's way; the second finds what the first built.
+pub(crate) fn lock() -> sh::Result<Lock> {
+    Lock::take(&sh::target().join("rdma-core.lock"))
 }
 
 fn folder() -> PathBuf {
@@ -156,8 +163,8 @@ fn compile(source: &Path, out: &Path) -> sh::Result<()> {
         "-DNO_MAN_PAGES=1",
         "-DNO_PYVERBS=1",
     ];
-    sh::run(&mut sh::program("cmake", configure))?;
-    sh::run(&mut sh::program("ninja", ["-C", &out].into_iter().chain(PARTS)))?;
+    sh::run_aside(&mut sh::program("cmake", configure))?;
+    sh::run_aside(&mut sh::program("ninja", ["-C", &out].into_iter().chain(PARTS)))?;
     forget_unbuilt(Path::new(&out))
 }
 

@@ -5,6 +5,7 @@ use std::{
     env,
     error::Error,
     ffi::OsStr,
+    io,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -77,6 +78,11 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     eprintln!("$ {}", shown(command));
     let status = command.status().map_err(|e| format!("{}: {e}", shown(command)))?;
     if status.success() { Ok(()) } else { Err(format!("{}: {status}", shown(command)).into()) }
+}
+
+/// [`run`], with what it prints on standard error: for a step of a command whose own output is read.
+pub(crate) fn run_aside(command: &mut Command) -> Result<()> {
+    run(command.stdout(io::stderr()))
 }
 
 /// Runs quietly and returns standard output.

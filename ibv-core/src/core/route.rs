@@ -50,10 +50,13 @@ pub(crate) struct Route {
     pub(super) in_order: bool,
     /// How far ahead of `retired` a completion can be: the depth, or 0 where that says nothing.
     window: u64,
-    /// The id of the first request that is not known to be finished, route and all, so that one comparison
-    /// tells whether a completion is of this route and in flight. Where the sequence number has just wrapped,
-    /// it names the slot behind, which is empty. Written by the poller alone.
+    /// In order: the id of the first request that is not known to be finished, route and all, so that one
+    /// comparison tells whether a completion is of this route and in flight. Where the sequence number has just
+    /// wrapped, it names the slot behind, which is empty. In no order: how many requests are known to be finished,
+    /// to be compared with `told`. Written by the poller alone.
     next: AtomicU64,
+    /// The top of this route's ids. Written before anything is told.
+    slot: AtomicU64,
     /// Requests that the device was told of. Written by the poster alone, before it tells.
     told: Line,
     #[cfg(feature = "recorder")]
@@ -68,7 +71,7 @@ struct Line(AtomicU64);
 impl Route {
     pub(crate) fn new(owner: Arc<Owner>, depth: u32, in_order: bool) -> Self {
         let window = if in_order { u64::from(depth) } else { 0 };
-        let (next, told) = (AtomicU64::new(0), Line(AtomicU64::new(0)));
+        let (next, slot, told) = (AtomicU64::new(0), AtomicU64::new(0), Line(AtomicU64::new(0)));
         #[cfg(feature = "recorder")]
         let log = PollerLog::new(owner.keep);
         Self {
@@ -77,6 +80,7 @@ impl Route {
             in_order,
             window,
             next,
+            slot,
             told,
             #[cfg(feature = "recorder")]
             log,
@@ -96,27 +100,34 @@ impl Route {
 
     /// Puts the route into its slot, before anything is posted.
     pub(super) fn place(&self, slot: u16) {
-        self.next.store(u64::from(slot) << SEQ_BITS | self.retired(), Relaxed);
+        self.slot.store(slot.into(), Relaxed);
+        if self.in_order {
+            self.next.store(u64::from(slot) << SEQ_BITS | self.retired(), Relaxed);
+        }
     }
 
     /// Returns the credits that `wc` proves free; false if it answers no request in flight. Called by
     /// the one poller of the queue, and for completions of this route's slot.
     pub(crate) fn retire(&self, wc: &IbvWc) -> bool {
         let next = self.next.load(Relaxed);
-        let mut ahead = wc.wr_id.wrapping_sub(next) & SEQ_MASK;
-        if ahead >= self.window {
-            if self.in_order || (self.told.0.load(Acquire) ^ next) & SEQ_MASK == 0 {
+        let done = if self.in_order {
+            let ahead = wc.wr_id.wrapping_sub(next) & SEQ_MASK;
+            if ahead >= self.window {
+                return false;
+            }
+            wc.wr_id & !SEQ_MASK | next.wrapping_add(ahead + 1) & SEQ_MASK
+        } else {
+            if next >= self.told.0.load(Acquire) {
                 return false;
             }
             // Receives are never in order.
             #[cfg(feature = "recorder")]
             self.log.received(wc);
-            ahead = 0;
-        }
+            next + 1
+        };
         #[cfg(feature = "recorder")]
         self.log.polled(wc);
-        let done = next.wrapping_add(ahead + 1) & SEQ_MASK;
-        self.next.store(wc.wr_id & !SEQ_MASK | done, Release);
+        self.next.store(done, Release);
         if wc.status != WcStatus::SUCCESS {
             self.note(wc);
         }
@@ -133,6 +144,23 @@ impl Route {
         #[cfg(feature = "recorder")]
         self.log.polled(wc);
         self.next.store(wc.wr_id.wrapping_add(1), Release);
+        true
+    }
+
+    /// `retire`, for the success of a request of this route where completions are in no order; false for whatever
+    /// else, which `retire` judges.
+    #[inline(always)]
+    pub(crate) fn retire_loose_one(&self, wc: &IbvWc) -> bool {
+        let (slot, success, next) = (wc.wr_id >> SEQ_BITS, wc.is_valid(), self.next.load(Relaxed));
+        if !success || next >= self.told.0.load(Acquire) || slot != self.slot.load(Relaxed) || self.in_order {
+            return false;
+        }
+        #[cfg(feature = "recorder")]
+        {
+            self.log.received(wc);
+            self.log.polled(wc);
+        }
+        self.next.store(next + 1, Release);
         true
     }
 
@@ -164,21 +192,37 @@ impl Route {
 
     /// `retire`, for the successes at the front of `wcs` where completions are in no order, and never for more of
     /// them than there are requests in flight: how many.
+    #[inline(always)]
     pub(crate) fn retire_loose(&self, wcs: &[IbvWc]) -> usize {
-        let next = self.next.load(Relaxed);
         if self.in_order {
             return 0;
         }
-        let ours = |wc: &&IbvWc| (wc.wr_id ^ next) & !SEQ_MASK == 0 && wc.status == WcStatus::SUCCESS;
-        let in_flight = self.told.0.load(Acquire).wrapping_sub(next) & SEQ_MASK;
-        let taken = (wcs.iter().take_while(ours).count() as u64).min(in_flight);
+        let next = self.next.load(Relaxed);
+        let in_flight = self.told.0.load(Acquire).saturating_sub(next);
+        let most = wcs.len().min(usize::try_from(in_flight).unwrap_or(usize::MAX));
+        let slot = self.slot.load(Relaxed);
+        let odd = |wc: &IbvWc| wc.wr_id >> SEQ_BITS ^ slot | u64::from(wc.status.0);
+        // Mostly all of them are.
+        let taken = match wcs[..most].iter().fold(0, |all, wc| all | odd(wc)) {
+            0 => most,
+            _ => wcs[..most].iter().take_while(|wc| odd(wc) == 0).count(),
+        };
         #[cfg(feature = "recorder")]
-        for wc in &wcs[..taken as usize] {
+        for wc in &wcs[..taken] {
             self.log.received(wc);
             self.log.polled(wc);
         }
-        self.next.store(next & !SEQ_MASK | next.wrapping_add(taken) & SEQ_MASK, Release);
-        taken as usize
+        self.next.store(next + taken as u64, Release);
+        taken
+    }
+
+    /// `retire_run`, or `retire_loose`.
+    #[inline(always)]
+    pub(crate) fn retire_many(&self, wcs: &[IbvWc]) -> usize {
+        match self.retire_run(wcs) {
+            0 => self.retire_loose(wcs),
+            run => run,
+        }
     }
 
     /// The same one by one, up to the first that is odd.
@@ -192,7 +236,7 @@ impl Route {
     /// As if `count` requests had come and gone.
     #[cfg(all(test, not(loom)))]
     pub(super) fn start_at(&self, count: u64) {
-        self.next.store(count & SEQ_MASK, Release);
+        self.next.store(if self.in_order { count & SEQ_MASK } else { count }, Release);
         self.tell(count);
     }
 

@@ -225,6 +225,12 @@ impl WorkQueue {
         self.route.tell(self.built);
     }
 
+    /// The same, and one request more.
+    #[inline]
+    pub(crate) fn tell_one_more(&self) {
+        self.route.tell(self.built + 1);
+    }
+
     /// Everything built becomes visible to the device. What [`uncommit`](Self::uncommit) takes if it did not.
     #[inline]
     pub(crate) fn commit(&mut self) -> u64 {

@@ -4,6 +4,7 @@
 //! The builders write to the log of the calling thread; the queue pair is a struct on the heap.
 
 use super::*;
+use crate::work::SendRing;
 use std::cell::RefCell;
 
 thread_local! {
@@ -88,7 +89,7 @@ fn a_session_without_requests_is_started_and_completed() {
     let builders = builders(&mut table, IBV_QP_EX_WITH_RDMA_READ).unwrap();
     let ring = SendRing::new(2, 0, (0, 0));
     // SAFETY: the table is alive and this thread's.
-    assert_eq!(unsafe { builders.publish(&ring, &Peers::default()) }, Ok(()));
+    assert_eq!(unsafe { builders.publish(ring.requests().unwrap(), &Peers::default()) }, Ok(()));
     assert_eq!(logged(), ["start", "complete"]);
     assert_eq!(table.wr_flags, IBV_SEND_SIGNALED, "libefa takes no request that reports nothing");
 }
@@ -99,7 +100,7 @@ fn what_complete_answers_is_the_answer() {
     let builders = builders(&mut table, 0).unwrap();
     ANSWER.with_borrow_mut(|code| *code = libc::ENOMEM);
     // SAFETY: as above.
-    let done = unsafe { builders.publish(&SendRing::new(1, 0, (0, 0)), &Peers::default()) };
+    let done = unsafe { builders.publish(&[], &Peers::default()) };
     ANSWER.with_borrow_mut(|code| *code = 0);
     assert_eq!((done, logged()), (Err(libc::ENOMEM), vec!["start", "complete"]));
 }
@@ -108,14 +109,15 @@ fn what_complete_answers_is_the_answer() {
 fn a_request_to_nobody_aborts_the_session() {
     let mut table = table();
     let builders = builders(&mut table, 0).unwrap();
-    let ring = SendRing::of_one(Built { kind: Kind::Send, ..Built::default() });
+    let ring = SendRing::of_one(Built { form: Form::Range(Kind::Send), ..Built::default() });
     // SAFETY: as above.
-    assert_eq!(unsafe { builders.publish(&ring, &Peers::default()) }, Err(libc::EINVAL));
-    assert_eq!(logged(), ["start", "send", "set_sge", "abort"]);
-    let ring = SendRing::of_one(Built { kind: Kind::Write, ..Built::default() });
+    assert_eq!(unsafe { builders.publish(ring.requests().unwrap(), &Peers::default()) }, Err(libc::EINVAL));
+    assert_eq!(logged(), ["start", "abort"]);
+    let to = Destination { ah: std::ptr::null_mut(), qp_num: 0, qkey: 0 };
+    let request = Built { form: Form::Put, ..Built::default() };
     // SAFETY: as above.
-    assert_eq!(unsafe { builders.publish(&ring, &Peers::default()) }, Err(libc::EOPNOTSUPP));
-    assert_eq!(logged(), ["start", "abort"], "an operation that the device lacks");
+    let built = unsafe { builders.build(builders.qp.as_ptr(), &request, &to) };
+    assert_eq!((built, logged()), (Err(libc::EOPNOTSUPP), vec![]), "an operation that the device lacks");
 }
 
 #[test]
