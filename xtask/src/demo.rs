@@ -26,9 +26,7 @@ pub(crate) fn run_demo(args: &[String]) -> Result<()> {
         Some((file, rest)) if !file.starts_with('-') => (PathBuf::from(file), rest),
         _ => (real_file()?, args),
     };
-    run(cargo(["run", "--release", "--package", "ibv-tools", "--", "transfer"])
-        .arg(file)
-        .args(options))
+    run(cargo(["run", "--release", "--package", "ibv-tools", "--", "transfer"]).arg(file).args(options))
 }
 
 /// The compiler's largest library; where there is no file of that size, one made for the purpose.
