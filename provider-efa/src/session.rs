@@ -164,11 +164,11 @@ impl Builders {
             match kind {
                 Kind::Write => self.write.ok_or(libc::EOPNOTSUPP)?(qp, r.rkey, r.remote_addr),
                 Kind::Read => self.read.ok_or(libc::EOPNOTSUPP)?(qp, r.rkey, r.remote_addr),
-                Kind::WriteWithImm => {
-                    self.write_imm.ok_or(libc::EOPNOTSUPP)?(qp, r.rkey, r.remote_addr, r.imm);
+                Kind::WriteWithImm(imm) => {
+                    self.write_imm.ok_or(libc::EOPNOTSUPP)?(qp, r.rkey, r.remote_addr, imm);
                 }
                 Kind::Send => (self.send)(qp),
-                Kind::SendWithImm => (self.send_imm)(qp, r.imm),
+                Kind::SendWithImm(imm) => (self.send_imm)(qp, imm),
             }
         }
         Ok(inline)

@@ -2,27 +2,27 @@
 
 use ibv_core::{Op, Payload, WorkRequest};
 
-/// What a request does.
+/// What a request does; immediates are in network order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Kind {
     #[default]
     Write,
-    WriteWithImm,
+    WriteWithImm(u32),
     Read,
     Send,
-    SendWithImm,
+    SendWithImm(u32),
 }
 
 impl Kind {
-    /// Kind and immediate, in network order; `None` where EFA has no such operation.
+    /// `None` where EFA has no such operation.
     #[inline(always)]
-    pub(crate) fn of(op: Op) -> Option<(Self, u32)> {
+    pub(crate) fn of(op: Op) -> Option<Self> {
         match op {
-            Op::Write => Some((Self::Write, 0)),
-            Op::Read => Some((Self::Read, 0)),
-            Op::WriteWithImm(imm) => Some((Self::WriteWithImm, imm.to_be())),
-            Op::Send => Some((Self::Send, 0)),
-            Op::SendWithImm(imm) => Some((Self::SendWithImm, imm.to_be())),
+            Op::Write => Some(Self::Write),
+            Op::Read => Some(Self::Read),
+            Op::WriteWithImm(imm) => Some(Self::WriteWithImm(imm.to_be())),
+            Op::Send => Some(Self::Send),
+            Op::SendWithImm(imm) => Some(Self::SendWithImm(imm.to_be())),
             _ => None,
         }
     }
@@ -64,8 +64,6 @@ pub(crate) struct Built {
     pub(crate) rkey: u32,
     pub(crate) lkey: u32,
     pub(crate) len: u32,
-    /// In network order.
-    pub(crate) imm: u32,
     pub(crate) peer: u32,
     pub(crate) form: Form,
 }
@@ -74,7 +72,7 @@ impl Built {
     /// The request of one range; `None` for any other.
     #[inline(always)]
     pub(crate) fn of_range(wr: &WorkRequest<'_>, peer: u32) -> Option<Self> {
-        let (Payload::Sges([one]), Some((kind, imm))) = (wr.local, Kind::of(wr.op)) else { return None };
+        let (Payload::Sges([one]), Some(kind)) = (wr.local, Kind::of(wr.op)) else { return None };
         Some(Self {
             id: mark(wr.id, kind),
             remote_addr: wr.remote.addr,
@@ -82,7 +80,6 @@ impl Built {
             rkey: wr.remote.rkey,
             lkey: one.lkey(),
             len: one.len() as u32,
-            imm,
             peer,
             form: Form::of_range(kind),
         })
@@ -155,14 +152,14 @@ impl SendRing {
     #[inline(never)]
     fn push_other(&mut self, wr: &WorkRequest<'_>) -> Option<()> {
         let i = self.len;
-        let (kind, imm) = Kind::of(wr.op)?;
+        let kind = Kind::of(wr.op)?;
         let (lkey, local_addr, len, form) = match wr.local {
             Payload::Sges(_) => (self.nothing.0, self.nothing.1, 0, Form::of_range(kind)),
             Payload::Inline(data) => (0, self.copy(i, data)?, data.len() as u32, Form::Inline(kind)),
         };
         let (id, peer) = (mark(wr.id, kind), self.aim);
         let (remote_addr, rkey) = (wr.remote.addr, wr.remote.rkey);
-        *self.built.get_mut(i)? = Built { id, remote_addr, local_addr, rkey, lkey, len, imm, peer, form };
+        *self.built.get_mut(i)? = Built { id, remote_addr, local_addr, rkey, lkey, len, peer, form };
         self.len = i + 1;
         Some(())
     }

@@ -12,9 +12,9 @@ use std::path::Path;
 /// dispatch. Meant are 40 for a post and 20 for a poll; `docs/performance.md` has what is missing.
 const OPS: [(&str, &str, f64); 5] = [
     ("post_one", "poll_cq", 40.0),
-    ("post_batch16", "poll_cq", 42.0),
-    ("poll_one", "poll_cq", 28.0),
-    ("poll_16", "poll_cq", 23.0),
+    ("post_batch16", "poll_cq", 40.0),
+    ("poll_one", "poll_cq", 25.0),
+    ("poll_16", "poll_cq", 20.0),
     ("poll_empty", "poll_cq", 20.0),
 ];
 /// Rounds that are counted.
