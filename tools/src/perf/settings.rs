@@ -156,7 +156,8 @@ impl Settings {
             () if size > LARGE => 1,
             () => 100,
         };
-        self.cq_mod.unwrap_or(default.min(self.tx_depth + 1 - self.post_list).max(1))
+        self.cq_mod
+            .unwrap_or(default.min(self.tx_depth.saturating_sub(self.post_list).saturating_add(1)).max(1))
     }
 
     /// Largest message of this operation on a device with `caps`, bytes.
@@ -319,7 +320,7 @@ mod tests {
     #[test]
     fn what_a_device_can_not_do_is_refused_by_name_and_number() {
         type Case = (&'static str, fn(&mut Settings), fn(&mut Caps));
-        let cases: [Case; 11] = [
+        let cases: [Case; 12] = [
             ("has no write; it has read, send", |_| {}, |c| c.write = Support::Absent),
             ("messages_in_order", |s| s.measure = Measure::Lat, |c| c.messages_in_order = false),
             ("completions_in_order", |s| s.cq_mod = Some(2), |c| c.completions_in_order = false),
@@ -328,6 +329,7 @@ mod tests {
             ("--size 1048577", |s| s.size = Some((1 << 20) + 1), |_| {}),
             ("at most 4096", |s| (s.operation, s.size) = (Operation::Send, Some(4097)), |_| {}),
             ("--tx-depth 2000: this device takes at most 1024", |s| s.tx_depth = 2000, |_| {}),
+            ("--tx-depth 4294967295: this device takes at most 1024", |s| s.tx_depth = u32::MAX, |_| {}),
             ("one message at a time", |s| (s.measure, s.qps) = (Measure::All, 2), |_| {}),
             ("--post-list 129 is longer", |s| s.post_list = 129, |_| {}),
             ("at most 1", |s| (s.post_list, s.cq_mod) = (128, Some(2)), |_| {}),
