@@ -139,7 +139,7 @@ impl SendRing {
         (self.next as u16, self.control)
     }
 
-    /// The blocks of the WQE that would be rung, if it is one that [`is_worth_a_copy`].
+    /// The blocks of the WQE that would be rung, if it is one that is worth a copy.
     pub fn only(&self, most: usize) -> Option<impl Iterator<Item = &Block>> {
         let blocks = self.next.wrapping_sub(self.rung) as usize;
         let one = is_worth_a_copy(self.control, self.rung as u16, blocks, most);
