@@ -113,7 +113,7 @@ impl WorkQueue {
 
     /// The same for a request that reports no success: if the queue may have one, and the run that it makes
     /// longer stays shorter than the queue.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn peek_silent(&self) -> Option<u64> {
         let fits = self.route.in_order && self.silent.at_end(self.built) + 1 < u64::from(self.route.depth);
         self.peek().filter(|_| fits)
@@ -143,7 +143,7 @@ impl WorkQueue {
         Ok(WrIds { first: self.base.wrapping_add(self.built), count })
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn advance(&mut self, count: u32, signaled: bool) {
         let end = self.built + u64::from(count);
         if !signaled {
