@@ -136,8 +136,17 @@ impl<Q: IbvQueuePair> Connected<Q> {
     /// # Errors
     /// See [`PostError`]; nothing was posted.
     pub fn post(&mut self, req: &Request<'_>) -> Result<WrIds, PostError> {
+        self.at_once(|batch| batch.push(req))
+    }
+
+    /// Publishes what `build` has built, if it could.
+    #[inline]
+    fn at_once(
+        &mut self,
+        build: impl FnOnce(&mut Batch<'_, Q>) -> Result<WrIds, PostError>,
+    ) -> Result<WrIds, PostError> {
         let mut batch = self.batch();
-        let ids = batch.push(req)?;
+        let ids = build(&mut batch)?;
         batch.ring().map(|()| ids)
     }
 

@@ -45,9 +45,7 @@ impl<Q: IbvDatagram> Connected<Q> {
     /// # Errors
     /// `NotConnected` for another queue pair's peer; else see [`PostError`]. Nothing was posted.
     pub fn post_to(&mut self, peer: Peer, req: &Request<'_>) -> Result<WrIds, PostError> {
-        let mut batch = self.batch();
-        let ids = batch.push_to(peer, req)?;
-        batch.ring().map(|()| ids)
+        self.at_once(|batch| batch.push_to(peer, req))
     }
 
     /// Writes all of `src` to the front of `dst`, which is `peer`'s, now.
@@ -60,9 +58,7 @@ impl<Q: IbvDatagram> Connected<Q> {
         dst: IbvRemoteMemoryRegionView,
         src: IbvMemoryRegionView<'_>,
     ) -> Result<WrIds, PostError> {
-        let mut batch = self.batch();
-        let ids = batch.put_to(peer, dst, src)?;
-        batch.ring().map(|()| ids)
+        self.at_once(|batch| batch.put_to(peer, dst, src))
     }
 
     /// Reads all of `src`, which is `peer`'s, into the front of `dst`, now.
@@ -75,9 +71,7 @@ impl<Q: IbvDatagram> Connected<Q> {
         dst: IbvMemoryRegionView<'_>,
         src: IbvRemoteMemoryRegionView,
     ) -> Result<WrIds, PostError> {
-        let mut batch = self.batch();
-        let ids = batch.get_from(peer, dst, src)?;
-        batch.ring().map(|()| ids)
+        self.at_once(|batch| batch.get_from(peer, dst, src))
     }
 
     /// Sends all of `src` into one receive of `peer`, now.
