@@ -213,7 +213,7 @@ pub struct Devices<P: Provider, D: IbvDomainImpl = <P as Provider>::Domain> {
     wrap: fn(P::Domain) -> D,
     names: Option<[String; 2]>,
     config: IbvConfig,
-    versions: Versions,
+    versions: Arc<dyn Fn() -> Versions + Send + Sync>,
     progress: Progressing,
 }
 
@@ -225,7 +225,7 @@ impl<P: Provider> Devices<P> {
             wrap: |domain| domain,
             names: None,
             config: IbvConfig::default(),
-            versions: Versions::default(),
+            versions: Arc::new(Versions::default),
             progress: Arc::new(|| Progress::Unknown),
         }
     }
@@ -250,7 +250,13 @@ impl<P: Provider, D: IbvDomainImpl> Devices<P, D> {
 
     /// Names versions for the report.
     pub fn with_versions(self, versions: Versions) -> Self {
-        Self { versions, ..self }
+        self.with_versions_by(move || versions.clone())
+    }
+
+    /// Names versions for the report that are not known before a device was opened: libraries that are loaded when
+    /// first needed.
+    pub fn with_versions_by(self, versions: impl Fn() -> Versions + Send + Sync + 'static) -> Self {
+        Self { versions: Arc::new(versions), ..self }
     }
 
     /// Calls `progress` between polls; see [`Pair::with_progress`].
@@ -322,7 +328,7 @@ impl<P: Provider, D: IbvDomainImpl> Fixture for Devices<P, D> {
     }
 
     fn versions(&self) -> Versions {
-        self.versions.clone()
+        (self.versions)()
     }
 }
 

@@ -46,19 +46,21 @@ fn fixtures(max_msg_size: Option<u32>) -> Vec<Box<dyn DynFixture>> {
     fixtures
 }
 
-/// The fixture of a provider's devices, with the versions of what it loaded to list them.
+/// The fixture of a provider's devices, which names the libraries that were loaded for them.
 #[cfg(any(feature = "efa", feature = "mlx5", feature = "verbs"))]
 fn devices_of<P: ibv::Provider>(provider: P) -> conformance::Devices<P> {
-    use conformance::{Devices, Versions};
-    let _ = provider.devices();
-    let loaded = |library: &ibv_sys::LibraryVersion| {
-        format!("{} {}", library.library, library.file_version.as_deref().unwrap_or("of unknown version"))
-    };
-    let libraries: Vec<_> = ibv_sys::versions().iter().map(loaded).collect();
-    let provider_version = env!("CARGO_PKG_VERSION").to_owned();
-    let versions =
-        Versions { provider: provider_version, library: libraries.join(", "), ..Versions::default() };
-    Devices::of(provider).with_versions(versions)
+    conformance::Devices::of(provider).with_versions_by(|| {
+        let loaded = |library: &ibv_sys::LibraryVersion| {
+            let version = library.file_version.as_deref().unwrap_or("of unknown version");
+            format!("{} {version}", library.library)
+        };
+        let libraries: Vec<_> = ibv_sys::versions().iter().map(loaded).collect();
+        conformance::Versions {
+            provider: env!("CARGO_PKG_VERSION").into(),
+            library: libraries.join(", "),
+            ..conformance::Versions::default()
+        }
+    })
 }
 
 /// EFA's adapters in pairs, since one does not have to reach itself: each pair by both dispatches.
