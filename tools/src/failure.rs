@@ -1,6 +1,6 @@
 //! Everything a command can fail with, and the exit code that says which. Usage errors are clap's: 2.
 
-use ibv::{ErrorKind, PollCompletionError, PostError, WorkRequestError};
+use ibv::{EndpointError, ErrorKind, PollCompletionError, PostError, WorkRequestError};
 use std::{io, path::PathBuf};
 use thiserror::Error;
 
@@ -254,6 +254,18 @@ impl Failure {
     /// Output that can not be written: a closed pipe, a full disk.
     pub(crate) fn output(source: io::Error) -> Self {
         Self::Io { what: "standard output".into(), source }
+    }
+}
+
+/// Of what a peer sent in an endpoint's place.
+impl From<EndpointError> for Failure {
+    fn from(e: EndpointError) -> Self {
+        match e {
+            EndpointError::Version { theirs, ours } => {
+                Self::PeerVersion { what: "endpoint form", theirs, ours }
+            }
+            e => Self::Garbage(e.to_string()),
+        }
     }
 }
 

@@ -8,9 +8,8 @@ use crate::{
     wire::{Channel, Link, Protocol},
 };
 use ibv::{
-    Access, Caps, Connected, EndpointError, GidChoice, HeapMemory, IbvConfig, IbvCq, IbvDomain,
-    IbvDomainImpl, IbvMemoryRegion, IbvMemoryRegionView, IbvQpInfo, IbvRemoteMemoryRegionView, Poller,
-    PostError, QueuePair,
+    Access, Caps, Connected, GidChoice, HeapMemory, IbvConfig, IbvCq, IbvDomain, IbvDomainImpl,
+    IbvMemoryRegion, IbvMemoryRegionView, IbvQpInfo, IbvRemoteMemoryRegionView, Poller, PostError, QueuePair,
 };
 use std::{slice, sync::Arc};
 
@@ -209,22 +208,13 @@ fn exchange<L: Link, Q: ibv::IbvQueuePair>(
     channel.send(&Message::Lane { endpoint, addr, len: len as u64, rkey })?;
     match channel.receive("waited for its endpoint")? {
         Message::Lane { endpoint, addr, len: theirs, rkey } if theirs == len as u64 => {
-            let info = IbvQpInfo::from_bytes(&endpoint).map_err(not_an_endpoint)?;
+            let info = IbvQpInfo::from_bytes(&endpoint)?;
             Ok((info, IbvRemoteMemoryRegionView { addr, len, rkey }))
         }
         Message::Lane { len: theirs, .. } => {
             Err(Failure::Garbage(format!("it has {theirs} bytes for a queue pair, this end {len}")))
         }
         other => Err(other.instead_of("an endpoint")),
-    }
-}
-
-fn not_an_endpoint(e: EndpointError) -> Failure {
-    match e {
-        EndpointError::Version { theirs, ours } => {
-            Failure::PeerVersion { what: "endpoint form", theirs, ours }
-        }
-        e => Failure::Garbage(e.to_string()),
     }
 }
 

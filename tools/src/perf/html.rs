@@ -66,15 +66,7 @@ fn bandwidth(page: &mut String, report: &Report) {
         rate,
         &[Series { name: "average", points: of(|bw| bw.million_messages_per_second) }],
     );
-    let cells = rows.iter().map(|(row, bw)| {
-        vec![
-            row.bytes.to_string(),
-            row.messages.to_string(),
-            format!("{:.2}", bw.mebibytes_per_second),
-            format!("{:.3}", bw.gigabits_per_second),
-            format!("{:.6}", bw.million_messages_per_second),
-        ]
-    });
+    let cells = rows.iter().map(|(row, bandwidth)| bandwidth.cells(row));
     table(page, &["bytes", "messages", "MiB/s", "Gb/s", "million messages/s"], cells);
 }
 

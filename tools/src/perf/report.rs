@@ -77,6 +77,19 @@ pub struct Bandwidth {
     pub million_messages_per_second: f64,
 }
 
+impl Bandwidth {
+    /// Its line in a table: bytes, messages, and the three rates.
+    pub(super) fn cells(&self, row: &Row) -> Vec<String> {
+        vec![
+            row.bytes.to_string(),
+            row.messages.to_string(),
+            format!("{:.2}", self.mebibytes_per_second),
+            format!("{:.3}", self.gigabits_per_second),
+            format!("{:.6}", self.million_messages_per_second),
+        ]
+    }
+}
+
 /// Microseconds, to three digits.
 #[derive(Clone, Debug, Serialize)]
 pub struct Latency {
@@ -219,16 +232,7 @@ impl Report {
     fn bandwidths(&self) -> Option<Table> {
         let rows: Vec<_> = self.rows.iter().filter_map(|row| Some((row, row.bandwidth?))).collect();
         let header = ["bytes", "iterations", "BW average [MiB/s]", "[Gb/s]", "msg rate [M/s]"];
-        let line = |(row, bw): &(&Row, Bandwidth)| {
-            vec![
-                row.bytes.to_string(),
-                row.messages.to_string(),
-                format!("{:.2}", bw.mebibytes_per_second),
-                format!("{:.3}", bw.gigabits_per_second),
-                format!("{:.6}", bw.million_messages_per_second),
-            ]
-        };
-        table(&header, rows.iter().map(line).collect())
+        table(&header, rows.iter().map(|(row, bandwidth)| bandwidth.cells(row)).collect())
     }
 
     fn latencies(&self) -> Option<Table> {

@@ -7,8 +7,8 @@ use crate::{
     wire::{Channel, Link, Protocol},
 };
 use ibv::{
-    Caps, Connected, EndpointError, Error, ErrorKind, IbvConfig, IbvDomain, IbvDomainImpl,
-    IbvMemoryRegionView, IbvQpInfo, IbvRemoteMemoryRegionView, IbvWc, Poller, PostError, QueuePair,
+    Caps, Connected, Error, ErrorKind, IbvConfig, IbvDomain, IbvDomainImpl, IbvMemoryRegionView, IbvQpInfo,
+    IbvRemoteMemoryRegionView, IbvWc, Poller, PostError, QueuePair,
 };
 use std::{
     thread,
@@ -188,17 +188,8 @@ fn hello<L: Link, Q: ibv::IbvQueuePair>(
 ) -> Result<IbvQpInfo, Failure> {
     channel.send(&Message::Hello { endpoint: qp.get_qp_info()?.to_bytes().into() })?;
     match channel.receive("waited for its endpoint")? {
-        Message::Hello { endpoint } => IbvQpInfo::from_bytes(&endpoint).map_err(not_an_endpoint),
+        Message::Hello { endpoint } => Ok(IbvQpInfo::from_bytes(&endpoint)?),
         other => Err(other.instead_of("an endpoint")),
-    }
-}
-
-fn not_an_endpoint(e: EndpointError) -> Failure {
-    match e {
-        EndpointError::Version { theirs, ours } => {
-            Failure::PeerVersion { what: "endpoint form", theirs, ours }
-        }
-        e => Failure::Garbage(e.to_string()),
     }
 }
 
