@@ -33,9 +33,7 @@ impl Owner {
             keep: _keep,
         }
     }
-}
 
-impl Owner {
     fn first_error(&self) -> MutexGuard<'_, Option<WorkRequestError>> {
         self.first_error.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -242,7 +240,7 @@ impl Route {
         }
     }
 
-    /// The same one by one, up to the first that is odd.
+    /// [`retire_run`](Self::retire_run) one by one, up to the first that is odd.
     #[cold]
     #[inline(never)]
     fn retire_front(&self, wcs: &[IbvWc]) -> usize {
