@@ -1,19 +1,17 @@
 //! One process at a time: a lock that several runs of this program take, in a file. What it guards is the callers'.
 
-use crate::sh::{Result, program};
+use crate::sh::Result;
+use rustix::fs::{FlockOperation, flock};
 use std::{
-    fs,
-    io::{BufRead, BufReader},
+    fs::{self, File},
     path::Path,
-    process::{Child, Stdio},
 };
 
 /// Held until dropped, or until this process ends in whatever way.
 #[derive(Debug)]
 pub(crate) struct Lock {
-    /// util-linux's `flock`, which holds it as long as its input is open: the standard library's `File::lock` is
-    /// newer than the oldest Rust that this is built with.
-    holder: Child,
+    /// The kernel has the lock as long as this is open; programs that are run do not inherit it.
+    _file: File,
 }
 
 impl Lock {
@@ -22,28 +20,17 @@ impl Lock {
         if let Some(folder) = file.parent() {
             fs::create_dir_all(folder)?;
         }
-        let name = file.display().to_string();
-        let mut flock = program("flock", [&name, "sh", "-c", "echo held; exec cat"]);
-        let holder = flock.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let mut lock = Self { holder: holder.map_err(|e| format!("flock {name}: {e}"))? };
-        let mut said = String::new();
-        if let Some(out) = lock.holder.stdout.as_mut() {
-            BufReader::new(out).read_line(&mut said)?;
-        }
-        if said == "held\n" { Ok(lock) } else { Err(format!("flock {name} did not get the lock").into()) }
-    }
-}
-
-impl Drop for Lock {
-    fn drop(&mut self) {
-        drop(self.holder.stdin.take());
-        let _ = self.holder.wait();
+        let failed = |e: std::io::Error| format!("lock {}: {e}", file.display());
+        let opened = File::options().create(true).append(true).open(file).map_err(failed)?;
+        flock(&opened, FlockOperation::LockExclusive).map_err(|e| failed(e.into()))?;
+        Ok(Self { _file: opened })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sh::program;
     use std::{sync::mpsc, thread};
 
     #[test]
