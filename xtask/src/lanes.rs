@@ -3,12 +3,12 @@
 
 use crate::{
     new_provider, pair, rdma_core, sanitizers,
-    sh::{Result, cargo, debian_packages, nightly, program, root, run, succeeds, target},
+    sh::{Result, cargo, debian_packages, nightly, program, root, run, succeeds, target, this_program},
     softnic, suite, tidy, vm,
     workspace::{FEATURES, cargo_all},
 };
 
-use std::{env, fs, path::Path};
+use std::{env, fs, path::Path, process::Command};
 
 /// Whose lane it is, which decides what "can not run here" means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,13 +193,9 @@ fn newer_rdma_core() -> Result<Ran> {
         return Ok(Ran::Not(format!("no newer rdma-core to be had: {why}")));
     }
     let suite = ["conformance", "--rdma-core", "newest", "--provider", "efa", "--require", "efa"];
-    run(program_of_this().args(suite))?;
+    // In a process of its own: it may end that with the suite's exit code.
+    run(Command::new(this_program()?).args(suite))?;
     pair::efa()
-}
-
-/// A command of this program, in a process of its own: it may end that with the suite's exit code.
-fn program_of_this() -> std::process::Command {
-    std::process::Command::new(std::env::current_exe().unwrap_or_else(|_| "xtask".into()))
 }
 
 fn conformance() -> Result<Ran> {
