@@ -81,6 +81,11 @@ pub(crate) struct Field {
     meaning: String,
 }
 
+/// Bytes as fields show them.
+fn hex_of(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// Reads `path`, or standard input where there is none: a trace of software devices, or a dump in `format`.
 ///
 /// # Errors

@@ -3,7 +3,7 @@
 //!
 //! Layouts and names: rdma-core `providers/efa/efa_io_defs.h`. All fields are little endian.
 
-use super::{Entry, Field, Format, Kind, trace::Queue};
+use super::{Entry, Field, Format, Kind, hex_of, trace::Queue};
 use std::fmt::Write;
 
 /// Bytes of a request, and of one with room for more inline data.
@@ -89,9 +89,8 @@ impl<'b> Reader<'b> {
     }
 
     fn push(&mut self, name: &'static str, bytes: &[u8], meaning: String) {
-        let hex = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         let at = self.base + self.next;
-        self.fields.push(Field { at, segment: self.segment, name, bytes: hex, meaning });
+        self.fields.push(Field { at, segment: self.segment, name, bytes: hex_of(bytes), meaning });
         self.next += bytes.len();
     }
 

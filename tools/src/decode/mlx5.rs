@@ -1,6 +1,6 @@
 //! Entries of mlx5 devices: what `provider_mlx5::decode` says, as this command prints it.
 
-use super::{Entry, Field, Format, Kind, trace::Queue};
+use super::{Entry, Field, Format, Kind, hex_of, trace::Queue};
 use ibv::providers::mlx5::decode::{self, Listing, Slot};
 
 /// Bytes of a basic block.
@@ -83,7 +83,7 @@ impl<T> From<Listing<T>> for Entry {
             at: field.at,
             segment: field.segment,
             name: field.name,
-            bytes: field.bytes.iter().map(|byte| format!("{byte:02x}")).collect(),
+            bytes: hex_of(&field.bytes),
             meaning: field.meaning,
         });
         let faults = faults.iter().map(ToString::to_string).collect();

@@ -1,7 +1,7 @@
 //! The trace of software devices: one JSON object a line, whose schema is in `softnic/README.md`. Entries in
 //! it are decoded; other events are told in one line.
 
-use super::{Entry, traced};
+use super::{Entry, hex_of, traced};
 use serde_json::{Map, Value};
 
 /// The schema's version that is known here.
@@ -72,10 +72,7 @@ fn decode(entry: &mut Entry, event: &str, object: &Map<String, Value>, bytes: &[
             entry.title = format!("{}; {}", entry.title, found.title);
             (entry.fields, entry.faults) = (found.fields, found.faults);
         }
-        None => {
-            let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-            entry.text += &format!("  bytes {hex}, which this build can not read\n");
-        }
+        None => entry.text += &format!("  bytes {}, which this build can not read\n", hex_of(bytes)),
     }
 }
 
