@@ -1,21 +1,7 @@
 //! The private structures between libefa and the EFA kernel driver, as `rdma/efa-abi.h` lays them out. No behaviour.
 #![allow(missing_docs, reason = "the kernel's own names")]
 
-use bytemuck::{Pod, Zeroable};
-
-macro_rules! abi {
-    ($($name:ident = $size:literal { $($field:ident: $ty:ty),* $(,)? })*) => {
-        $(
-            #[derive(Debug, Clone, Copy, Pod, Zeroable)]
-            #[repr(C)]
-            pub struct $name { $(pub $field: $ty),* }
-            const _: () = assert!(size_of::<$name>() == $size);
-            impl Default for $name {
-                fn default() -> Self { Self::zeroed() }
-            }
-        )*
-    };
-}
+use crate::uverbs::abi::abi;
 
 abi! {
     AllocUcontext = 8 { supported_caps: u32, reserved: [u8; 4] }

@@ -1,7 +1,7 @@
 //! The kernel's uverbs structures, as `rdma/ib_user_verbs.h` and `rdma/ib_user_ioctl_verbs.h` lay them out. No behaviour.
 #![allow(missing_docs, reason = "the kernel's own names")]
 
-use bytemuck::{Pod, Zeroable};
+use bytemuck::Pod;
 
 /// Reads a structure from the front of `bytes`; what is missing is zero, as programs of older headers expect.
 pub fn decode<T: Pod>(bytes: &[u8]) -> T {
@@ -11,20 +11,23 @@ pub fn decode<T: Pod>(bytes: &[u8]) -> T {
     value
 }
 
+/// Structures that programs and the kernel share: `Name = bytes { field: type, … }`. That they are of this size, without
+/// padding, is checked.
 macro_rules! abi {
     ($($(#[$meta:meta])* $name:ident = $size:literal { $($field:ident: $ty:ty),* $(,)? })*) => {
         $(
             $(#[$meta])*
-            #[derive(Debug, Clone, Copy, Pod, Zeroable)]
+            #[derive(Debug, Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
             #[repr(C)]
             pub struct $name { $(pub $field: $ty),* }
             const _: () = assert!(size_of::<$name>() == $size);
             impl Default for $name {
-                fn default() -> Self { Self::zeroed() }
+                fn default() -> Self { bytemuck::Zeroable::zeroed() }
             }
         )*
     };
 }
+pub(crate) use abi;
 
 abi! {
     AsyncEvent = 16 { element: u64, event_type: u32, reserved: u32 }
