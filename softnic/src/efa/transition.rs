@@ -1,8 +1,8 @@
 //! Which `modify_qp` an EFA queue pair accepts: the state table of the kernel driver for SRD (`efa_verbs.c`), as data. That of
 //! datagrams is the same, without the retries. Values of attributes are checked elsewhere.
 
-use crate::mlx5::transition::QpState;
 use crate::mlx5::transition::mask::{CUR_STATE, EN_SQD_ASYNC, PKEY_INDEX, PORT, QKEY, SQ_PSN, STATE};
+use crate::mlx5::transition::{self, QpState, compare};
 
 /// `IB_QP_RNR_RETRY`.
 pub use crate::mlx5::transition::mask::RNR_RETRY;
@@ -16,15 +16,9 @@ pub enum Refused {
     /// EFA does not have these attributes.
     #[error("modify_qp: an EFA queue pair has no attributes {0:#x}")]
     Unknown(u32),
-    /// No such transition.
-    #[error("modify_qp: no transition from {0:?} to {1:?}")]
-    Transition(QpState, QpState),
-    /// A required attribute is missing.
-    #[error("modify_qp: {0:?} to {1:?} needs attributes {2:#x}")]
-    Missing(QpState, QpState, u32),
-    /// An attribute that this transition doesn't take.
-    #[error("modify_qp: {0:?} to {1:?} does not take attributes {2:#x}")]
-    Unwanted(QpState, QpState, u32),
+    /// The transition does not exist, or not with these attributes.
+    #[error(transparent)]
+    Transition(#[from] transition::Refused),
 }
 
 /// Checks a modification from `from` to `to` with `attributes`; `retries` says whether there is a number of retries.
@@ -33,16 +27,7 @@ pub fn check(from: QpState, to: QpState, attributes: u32, retries: bool) -> Resu
     if attributes & !known != 0 {
         return Err(Refused::Unknown(attributes & !known));
     }
-    let (required, optional) = row(from, to).ok_or(Refused::Transition(from, to))?;
-    let missing = required & !attributes;
-    if missing != 0 {
-        return Err(Refused::Missing(from, to, missing));
-    }
-    let unwanted = attributes & !(required | optional | STATE);
-    if unwanted != 0 {
-        return Err(Refused::Unwanted(from, to, unwanted));
-    }
-    Ok(())
+    Ok(compare(from, to, row(from, to), attributes)?)
 }
 
 /// Required and optional attributes of a transition.
@@ -67,6 +52,7 @@ fn row(from: QpState, to: QpState) -> Option<(u32, u32)> {
 mod tests {
     use super::*;
     use QpState::*;
+    use transition::Refused::{Missing, Transition, Unwanted};
 
     #[test]
     fn the_usual_way_up_has_the_masks_that_programs_use() {
@@ -81,9 +67,9 @@ mod tests {
     fn what_a_reliable_connection_needs_is_refused() {
         assert_eq!(check(Init, Rtr, STATE | 1 << 7 | 1 << 20, true), Err(Refused::Unknown(1 << 7 | 1 << 20)));
         assert_eq!(check(Rtr, Rts, 0x1_0801, false), Err(Refused::Unknown(RNR_RETRY)));
-        assert_eq!(check(Rtr, Rts, STATE, true), Err(Refused::Missing(Rtr, Rts, SQ_PSN)));
-        assert_eq!(check(Rts, Init, 0x71, true), Err(Refused::Transition(Rts, Init)));
-        assert_eq!(check(Init, Rtr, STATE | PORT, true), Err(Refused::Unwanted(Init, Rtr, PORT)));
+        assert_eq!(check(Rtr, Rts, STATE, true), Err(Missing(Rtr, Rts, SQ_PSN).into()));
+        assert_eq!(check(Rts, Init, 0x71, true), Err(Transition(Rts, Init).into()));
+        assert_eq!(check(Init, Rtr, STATE | PORT, true), Err(Unwanted(Init, Rtr, PORT).into()));
     }
 
     #[test]

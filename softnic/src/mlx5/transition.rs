@@ -94,9 +94,12 @@ pub enum Refused {
 
 /// Checks a modification of a queue pair from `from` to `to` with `attributes`.
 pub fn check(transport: Transport, from: QpState, to: QpState, attributes: u32) -> Result<(), Refused> {
-    let Some((required, optional)) = row(transport, from, to) else {
-        return Err(Refused::Transition(from, to));
-    };
+    compare(from, to, row(transport, from, to), attributes)
+}
+
+/// Compares `attributes` with the required and the optional ones of a transition; `None` stands for no such transition.
+pub fn compare(from: QpState, to: QpState, row: Option<(u32, u32)>, attributes: u32) -> Result<(), Refused> {
+    let (required, optional) = row.ok_or(Refused::Transition(from, to))?;
     let missing = required & !attributes;
     if missing != 0 {
         return Err(Refused::Missing(from, to, missing));
