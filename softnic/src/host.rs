@@ -12,6 +12,7 @@ use crate::fabric::Fabric;
 use crate::incident::Scheduled;
 use crate::mlx5::qp::async_event;
 use crate::mlx5::{self, Engine};
+use crate::numbered::Numbered;
 use crate::uverbs::Errno;
 use crate::uverbs::abi::AsyncEvent;
 use crate::uverbs::ah::AddressHandle;
@@ -37,9 +38,9 @@ pub struct Host {
     pub efa: efa::Engine,
     pub(crate) contexts: BTreeMap<u32, Context>,
     /// Protection domains and the contexts that they belong to.
-    pub(crate) domains: BTreeMap<u32, u32>,
+    pub(crate) domains: Numbered<u32>,
     /// Address handles by their numbers.
-    pub(crate) addresses: BTreeMap<u32, AddressHandle>,
+    pub(crate) addresses: Numbered<AddressHandle>,
     /// Incidents to come.
     pub(crate) schedule: Vec<Scheduled>,
     /// Devices that failed.
@@ -73,8 +74,8 @@ impl Host {
             engine,
             efa,
             contexts: BTreeMap::new(),
-            domains: BTreeMap::new(),
-            addresses: BTreeMap::new(),
+            domains: Numbered::default(),
+            addresses: Numbered::default(),
             descriptors: BTreeMap::new(),
             next_context: 1,
             scanned: (0, 0),
@@ -119,11 +120,11 @@ impl Host {
         for cqn in cqs {
             self.engine.shared.cqs.remove(cqn);
         }
-        self.engine.shared.srqs.remove_context(id);
+        self.engine.shared.srqs.retain(|srq| srq.context != id);
         self.close_efa(id);
         self.engine.shared.regions.remove_context(id);
-        self.domains.retain(|_, context| *context != id);
-        self.addresses.retain(|_, handle| handle.context != id);
+        self.domains.retain(|context| *context != id);
+        self.addresses.retain(|handle| handle.context != id);
         self.contexts.remove(&id);
     }
 

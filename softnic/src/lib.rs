@@ -16,6 +16,7 @@ pub mod incident;
 pub mod log;
 pub mod memory;
 pub mod mlx5;
+pub mod numbered;
 pub mod preload;
 pub mod ready;
 pub mod rules;

@@ -218,7 +218,7 @@ impl Host {
     /// Sends the events of EFA's completion queues that are due; true if there were any, or may be soon.
     pub(crate) fn send_efa_events(&mut self) -> bool {
         let mut any = false;
-        for (_, cq) in self.efa.cqs.iter_mut() {
+        for cq in self.efa.cqs.values_mut() {
             let Some(fd) = cq.channel else { continue };
             let Some(channel) = self.contexts.get_mut(&cq.context).and_then(|c| c.channel(fd)) else {
                 continue;
@@ -240,7 +240,7 @@ impl Host {
             self.efa.qps.remove(&qpn);
             self.efa.forget(qpn, &mut self.engine.shared);
         }
-        self.efa.cqs.remove_context(context);
+        self.efa.cqs.retain(|cq| cq.context != context);
         let Some(device) = self.contexts.get(&context).map(|c| c.device) else { return };
         for handle in self.addresses.values().filter(|a| a.context == context) {
             self.efa.addresses.remove(device, &handle.to.dgid, handle.pd);

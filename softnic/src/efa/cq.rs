@@ -3,8 +3,6 @@
 //! A queue has no record of how far the program has read, unless it has a doorbell: one that is too short is written over,
 //! as by the hardware.
 
-use std::collections::BTreeMap;
-
 use crate::efa::cqe::Cqe;
 use crate::efa::pages::{Block, Doorbell};
 use crate::trace::{Event, Kind, Trace};
@@ -158,46 +156,6 @@ impl Cq {
     pub fn is_patient(&self) -> bool {
         let waiting = self.total != (self.seen & CONSUMER) as u16;
         matches!(self.arm, Arm::Armed { due: false, patience } if patience > 0 && waiting)
-    }
-}
-
-/// All completion queues of the process's EFA devices, by number.
-#[derive(Debug, Default)]
-pub struct Cqs {
-    list: BTreeMap<u32, Cq>,
-}
-
-impl Cqs {
-    /// Adds a queue; answers its number.
-    pub fn insert(&mut self, cq: Cq) -> u32 {
-        let cqn = (1..).find(|n| !self.list.contains_key(n)).expect("fewer than 2^32 queues");
-        self.list.insert(cqn, cq);
-        cqn
-    }
-
-    /// A queue.
-    pub fn get(&self, cqn: u32) -> Option<&Cq> {
-        self.list.get(&cqn)
-    }
-
-    /// A queue, to change it.
-    pub fn get_mut(&mut self, cqn: u32) -> Option<&mut Cq> {
-        self.list.get_mut(&cqn)
-    }
-
-    /// Removes a queue.
-    pub fn remove(&mut self, cqn: u32) -> Option<Cq> {
-        self.list.remove(&cqn)
-    }
-
-    /// Removes all queues of a context.
-    pub fn remove_context(&mut self, context: u32) {
-        self.list.retain(|_, cq| cq.context != context);
-    }
-
-    /// All of them.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = (&u32, &mut Cq)> {
-        self.list.iter_mut()
     }
 }
 

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::description::{self, Description};
 use crate::drive::Choices;
 use crate::efa::address::Addresses;
-use crate::efa::cq::Cqs;
+use crate::efa::cq::Cq;
 use crate::efa::cqe::{Cqe, NO_HANDLE, Received, RequestId, Side, Status};
 use crate::efa::landing::{Landed, Landing, Then};
 use crate::efa::limits::Limits;
@@ -31,6 +31,7 @@ use crate::efa::message::{Asked, INDICES, Message, Outcome, Reply, base, qpn};
 use crate::efa::qp::{Qp, receive_id};
 use crate::fabric::packet::{Body, Packet};
 use crate::mlx5::qp::Shared;
+use crate::numbered::Numbered;
 use crate::trace::Action;
 
 /// One thing that the engine can do next.
@@ -108,7 +109,7 @@ pub struct Engine {
     /// Queue pairs by number.
     pub qps: BTreeMap<u16, Qp>,
     /// Completion queues.
-    pub cqs: Cqs,
+    pub cqs: Numbered<Cq>,
     /// Address handles.
     pub addresses: Addresses,
     /// All devices of the machine, by index.
@@ -133,7 +134,7 @@ impl Engine {
         let seed = devices.first().map_or(0, |d| d.limits.seed);
         Self {
             qps: BTreeMap::new(),
-            cqs: Cqs::default(),
+            cqs: Numbered::default(),
             addresses: Addresses::default(),
             devices,
             ready: Vec::new(),
@@ -174,7 +175,7 @@ impl Engine {
                 self.ready.push(qp.qpn);
             }
         }
-        for (_, cq) in self.cqs.iter_mut() {
+        for cq in self.cqs.values_mut() {
             cq.look();
         }
         any

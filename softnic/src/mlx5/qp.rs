@@ -17,9 +17,10 @@ use crate::mlx5::requester::Requester;
 use crate::mlx5::responder::Responder;
 use crate::mlx5::ring::Ring;
 use crate::mlx5::scatter::{ScatterToCqe, Scattered};
-use crate::mlx5::srq::Srqs;
+use crate::mlx5::srq::Srq;
 use crate::mlx5::transition::{QpState, Transport};
 use crate::mlx5::wqe::{BASIC_BLOCK, Control, MAX_DESCRIPTOR};
+use crate::numbered::Numbered;
 use crate::trace::{Action, Breach, Event, PacketView, Trace};
 
 /// What a queue pair reaches beyond itself.
@@ -30,7 +31,7 @@ pub struct Shared {
     /// Completion queues.
     pub cqs: Cqs,
     /// Shared receive queues.
-    pub srqs: Srqs,
+    pub srqs: Numbered<Srq>,
     /// The fabric.
     pub fabric: Fabric,
     /// Ordered faults.

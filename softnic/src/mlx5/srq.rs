@@ -4,8 +4,6 @@
 //! Each entry starts with the index of the next one (`mlx5_wqe_srq_next_seg`): the program frees entries in any order and
 //! links them anew, so the device must follow the links and may not count.
 
-use std::collections::BTreeMap;
-
 use crate::memory::{Fault, Pinned};
 use crate::mlx5::ring::Ring;
 use crate::mlx5::wqe::{DataSegment, decode_receive};
@@ -120,46 +118,6 @@ impl Srq {
     /// The next receive as it lies in the ring.
     pub(crate) fn entry(&self) -> Vec<u8> {
         self.ring.copy(self.head, self.ring.entry_size())
-    }
-}
-
-/// All shared receive queues of the process, by number.
-#[derive(Debug, Default)]
-pub struct Srqs {
-    list: BTreeMap<u32, Srq>,
-}
-
-impl Srqs {
-    /// Adds a queue; answers its number.
-    pub fn insert(&mut self, srq: Srq) -> u32 {
-        let number = (1..).find(|n| !self.list.contains_key(n)).expect("fewer than 2^32 queues");
-        self.list.insert(number, srq);
-        number
-    }
-
-    /// A queue.
-    pub fn get(&self, number: u32) -> Option<&Srq> {
-        self.list.get(&number)
-    }
-
-    /// A queue, to change it.
-    pub fn get_mut(&mut self, number: u32) -> Option<&mut Srq> {
-        self.list.get_mut(&number)
-    }
-
-    /// Removes a queue.
-    pub fn remove(&mut self, number: u32) -> Option<Srq> {
-        self.list.remove(&number)
-    }
-
-    /// Removes all queues of a context.
-    pub fn remove_context(&mut self, context: u32) {
-        self.list.retain(|_, srq| srq.context != context);
-    }
-
-    /// Whether a protection domain has queues.
-    pub fn uses_domain(&self, pd: u32) -> bool {
-        self.list.values().any(|srq| srq.pd == pd)
     }
 }
 

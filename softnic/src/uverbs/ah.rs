@@ -28,17 +28,16 @@ impl Host {
             Kind::Mlx5 => answer_mlx5(&to, call)?,
             Kind::Efa => call.driver_output.put(&self.create_efa_ah(context, &to)?)?,
         }
-        let handle = (1..).find(|n| !self.addresses.contains_key(n)).expect("fewer than 2^32 handles");
-        self.addresses.insert(handle, AddressHandle { context, pd: to.pd_handle, to });
-        call.output.put(&CreateAhResp { ah_handle: handle })
+        let ah_handle = self.addresses.insert(AddressHandle { context, pd: to.pd_handle, to });
+        call.output.put(&CreateAhResp { ah_handle })
     }
 
     /// Destroys an address handle.
     pub fn destroy_ah(&mut self, context: u32, handle: u32) -> Result<(), Errno> {
-        if self.addresses.get(&handle).is_none_or(|a| a.context != context) {
+        if self.addresses.get(handle).is_none_or(|a| a.context != context) {
             return Err(Errno::INVAL);
         }
-        let gone = self.addresses.remove(&handle).ok_or(Errno::INVAL)?;
+        let gone = self.addresses.remove(handle).ok_or(Errno::INVAL)?;
         let device = self.context(context)?.device;
         // Of other kinds' devices it knows nothing.
         self.efa.addresses.remove(device, &gone.to.dgid, gone.pd);

@@ -100,9 +100,7 @@ pub struct NewQp {
 impl Host {
     /// Makes a protection domain.
     pub fn alloc_pd(&mut self, context: u32) -> u32 {
-        let pd = (1..).find(|n| !self.domains.contains_key(n)).expect("fewer than 2^32 domains");
-        self.domains.insert(pd, context);
-        pd
+        self.domains.insert(context)
     }
 
     /// Destroys a protection domain.
@@ -110,18 +108,18 @@ impl Host {
         self.check_pd(context, pd)?;
         let used = self.engine.shared.regions.uses_domain(pd)
             || self.engine.qps.values().any(|q| q.pd == pd)
-            || self.engine.shared.srqs.uses_domain(pd)
+            || self.engine.shared.srqs.values().any(|srq| srq.pd == pd)
             || self.efa.qps.values().any(|q| q.pd == pd)
             || self.addresses.values().any(|a| a.pd == pd);
         if used {
             return Err(Errno::BUSY);
         }
-        self.domains.remove(&pd);
+        self.domains.remove(pd);
         Ok(())
     }
 
     pub(crate) fn check_pd(&self, context: u32, pd: u32) -> Result<(), Errno> {
-        if self.domains.get(&pd) == Some(&context) { Ok(()) } else { Err(Errno::INVAL) }
+        if self.domains.get(pd) == Some(&context) { Ok(()) } else { Err(Errno::INVAL) }
     }
 
     /// Registers memory; answers its key, which is also its handle.
