@@ -131,10 +131,7 @@ impl Qp {
         let psn = request.psn;
         match request.operation {
             Operation::Send { imm } => {
-                let spans = self.receive_spans(request.data.len() as u64, shared)?;
-                let scattered = self.fill(&spans, &request.data, shared)?;
-                let opcode = if imm.is_some() { Opcode::SendImm } else { Opcode::Send };
-                self.complete_receive(arrival_of(packet, request, opcode, imm), scattered, shared);
+                self.accept_send(packet, request, imm, shared)?;
                 Ok(Reply::Ack { psn })
             }
             Operation::SendInvalidate { rkey } => {
@@ -146,15 +143,7 @@ impl Qp {
                 Ok(Reply::Ack { psn })
             }
             Operation::Write { addr, rkey, imm } => {
-                let span =
-                    self.remote_span(Want::RemoteWrite, addr, rkey, request.data.len() as u64, shared)?;
-                if imm.is_some() && !self.has_receive(shared) {
-                    return Err(Nak::ReceiverNotReady(self.attr.min_rnr_timer).into());
-                }
-                self.write(span, rkey, &request.data, shared)?;
-                if imm.is_some() {
-                    self.complete_receive(arrival_of(packet, request, Opcode::WriteImm, imm), None, shared);
-                }
+                self.accept_write(packet, request, (addr, rkey), imm, shared)?;
                 Ok(Reply::Ack { psn })
             }
             Operation::Read { addr, rkey, len } => {
@@ -171,7 +160,42 @@ impl Qp {
         }
     }
 
-    pub(crate) fn remote_span(
+    /// Carries out a SEND: fills and completes the next receive.
+    pub(crate) fn accept_send(
+        &mut self,
+        packet: &Packet,
+        request: &Request,
+        imm: Option<[u8; 4]>,
+        shared: &mut Shared,
+    ) -> Result<(), Refusal> {
+        let spans = self.receive_spans(request.data.len() as u64, shared)?;
+        let scattered = self.fill(&spans, &request.data, shared)?;
+        let opcode = if imm.is_some() { Opcode::SendImm } else { Opcode::Send };
+        self.complete_receive(arrival_of(packet, request, opcode, imm), scattered, shared);
+        Ok(())
+    }
+
+    /// Carries out a WRITE to an address of a key; immediate data completes the next receive.
+    pub(crate) fn accept_write(
+        &mut self,
+        packet: &Packet,
+        request: &Request,
+        (addr, rkey): (u64, u32),
+        imm: Option<[u8; 4]>,
+        shared: &mut Shared,
+    ) -> Result<(), Refusal> {
+        let span = self.remote_span(Want::RemoteWrite, addr, rkey, request.data.len() as u64, shared)?;
+        if imm.is_some() && !self.has_receive(shared) {
+            return Err(Nak::ReceiverNotReady(self.attr.min_rnr_timer).into());
+        }
+        self.write(span, rkey, &request.data, shared)?;
+        if imm.is_some() {
+            self.complete_receive(arrival_of(packet, request, Opcode::WriteImm, imm), None, shared);
+        }
+        Ok(())
+    }
+
+    fn remote_span(
         &self,
         want: Want,
         addr: u64,
@@ -191,13 +215,7 @@ impl Qp {
         shared.regions.span(rkey, self.pd, want, addr, len).map_err(|denied| denied_nak(denied, want).into())
     }
 
-    pub(crate) fn write(
-        &self,
-        span: Span,
-        rkey: u32,
-        data: &[u8],
-        shared: &mut Shared,
-    ) -> Result<(), Refusal> {
+    fn write(&self, span: Span, rkey: u32, data: &[u8], shared: &mut Shared) -> Result<(), Refusal> {
         if let Some(steps) = shared.faults.on_write() {
             shared.late.push(Late { steps, rkey, addr: span.addr, data: data.to_vec() });
             return Ok(());
@@ -243,7 +261,7 @@ impl Qp {
 }
 
 /// What the receiver's completion says of a request.
-pub(crate) fn arrival_of(packet: &Packet, request: &Request, opcode: Opcode, imm: Option<[u8; 4]>) -> Kind {
+fn arrival_of(packet: &Packet, request: &Request, opcode: Opcode, imm: Option<[u8; 4]>) -> Kind {
     let global = packet.from.gid.is_some();
     Kind::Response {
         opcode,

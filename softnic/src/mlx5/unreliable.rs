@@ -2,17 +2,16 @@
 //! belong here is dropped without a word. Reliable connections are in `requester` and `responder`.
 
 use ibv_core::WcStatus;
-use provider_mock::model::{Refused, Want};
+use provider_mock::model::Refused;
 
 use crate::fabric::packet::{Address, Body, Datagram, Operation, Packet, Request, Route};
 use crate::mlx5::cqe::{Kind, Side, Source};
 use crate::mlx5::port::Gid;
 use crate::mlx5::qp::{Qp, Shared};
 use crate::mlx5::region::{behind, scatter};
-use crate::mlx5::responder::{Refusal, arrival_of};
+use crate::mlx5::responder::Refusal;
 use crate::mlx5::transition::{QpState, Transport};
 use crate::mlx5::wqe::{AddressVector, Opcode, SendWqe, decode_send};
-use crate::rules::Nak;
 use crate::trace::{Kind as Device, Queue};
 
 /// Bytes before a datagram in its receive: the global route header, or nothing if it came without one.
@@ -125,27 +124,13 @@ impl Qp {
         shared: &mut Shared,
     ) -> Result<(), Refusal> {
         match request.operation {
-            Operation::Send { imm } => {
-                let spans = self.receive_spans(request.data.len() as u64, shared)?;
-                let scattered = self.fill(&spans, &request.data, shared)?;
-                let opcode = if imm.is_some() { Opcode::SendImm } else { Opcode::Send };
-                self.complete_receive(arrival_of(packet, request, opcode, imm), scattered, shared);
-            }
+            Operation::Send { imm } => self.accept_send(packet, request, imm, shared),
             Operation::Write { addr, rkey, imm } => {
-                let span =
-                    self.remote_span(Want::RemoteWrite, addr, rkey, request.data.len() as u64, shared)?;
-                if imm.is_some() && !self.has_receive(shared) {
-                    return Err(Nak::ReceiverNotReady(0).into());
-                }
-                self.write(span, rkey, &request.data, shared)?;
-                if imm.is_some() {
-                    self.complete_receive(arrival_of(packet, request, Opcode::WriteImm, imm), None, shared);
-                }
+                self.accept_write(packet, request, (addr, rkey), imm, shared)
             }
             // No such requests on this service: the other side's device doesn't send them.
-            Operation::SendInvalidate { .. } | Operation::Read { .. } | Operation::Atomic { .. } => {}
+            Operation::SendInvalidate { .. } | Operation::Read { .. } | Operation::Atomic { .. } => Ok(()),
         }
-        Ok(())
     }
 
     /// A datagram arrived.
