@@ -319,10 +319,14 @@ fn check_efa(device: &mut DeviceDescription) -> Result<(), String> {
 const EFA_MTU: u32 = 8928;
 
 fn efa_gid(guid: u64) -> GidEntry {
+    GidEntry { gid: link_local(guid), kind: Some(GidType::Ib), netdev: None }
+}
+
+fn link_local(guid: u64) -> [u8; 16] {
     let mut gid = [0; 16];
     gid[..2].copy_from_slice(&[0xfe, 0x80]);
     gid[8..].copy_from_slice(&guid.to_be_bytes());
-    GidEntry { gid, kind: Some(GidType::Ib), netdev: None }
+    gid
 }
 
 /// Parts of a device by its number, as Linux names EFA devices by their place on the bus.
@@ -336,15 +340,7 @@ fn efa_device(index: u16) -> DeviceDescription {
         active: true,
         gids: vec![efa_gid(guid)],
     };
-    DeviceDescription {
-        name: format!("rdmap{index}s6"),
-        kind: Kind::Efa,
-        guid,
-        ports: vec![port],
-        uar: Uar::Dynamic,
-        cqe: CqeFormat::Plain,
-        efa: Limits::default(),
-    }
+    with_port(format!("rdmap{index}s6"), Kind::Efa, guid, port)
 }
 
 fn standard_guid(index: u16) -> u64 {
@@ -353,9 +349,7 @@ fn standard_guid(index: u16) -> u64 {
 
 fn standard_device(link: Link, index: u16) -> DeviceDescription {
     let guid = standard_guid(index);
-    let mut link_local = [0; 16];
-    link_local[..2].copy_from_slice(&[0xfe, 0x80]);
-    link_local[8..].copy_from_slice(&guid.to_be_bytes());
+    let link_local = link_local(guid);
     let ipv4 = std::net::Ipv4Addr::new(192, 0, 2, index as u8 + 1).to_ipv6_mapped().octets();
     let entry =
         |gid, kind| GidEntry { gid, kind: Some(kind), netdev: (link == Link::Roce).then(|| "lo".into()) };
@@ -371,13 +365,18 @@ fn standard_device(link: Link, index: u16) -> DeviceDescription {
     let lid = if link == Link::Ib { index + 1 } else { 0 };
     let max_message = default_max_message();
     let port = PortDescription { link, lid, mtu: 4096, max_message, active: true, gids };
+    with_port(format!("mlx5_{index}"), Kind::Mlx5, guid, port)
+}
+
+/// A device with one port, and what descriptions leave out.
+fn with_port(name: String, kind: Kind, guid: u64, port: PortDescription) -> DeviceDescription {
     DeviceDescription {
-        name: format!("mlx5_{index}"),
-        kind: Kind::Mlx5,
+        name,
+        kind,
         guid,
         ports: vec![port],
-        uar: Uar::Dynamic,
-        cqe: CqeFormat::Plain,
+        uar: Uar::default(),
+        cqe: CqeFormat::default(),
         efa: Limits::default(),
     }
 }
