@@ -251,12 +251,17 @@ fn on_two_devices(rig: &mut Rig, back: bool, test: impl FnOnce(&mut Rig, &Srd, &
     drop(other);
 }
 
+/// A READ through a handle ends so.
+fn read_ends(rig: &mut Rig, a: &Srd, b: &Srd, ah: *mut ibv_ah, id: u64, status: Status) {
+    assert_eq!(a.try_post_to(id, a.read_of(b, 0), b.to(), ah), 0);
+    ends(rig, a, id, status);
+}
+
 #[test]
 fn remote_memory_is_for_known_peers_only() {
     both(Limits::default(), |rig| {
         on_two_devices(rig, false, |rig, a, b, ah| {
-            assert_eq!(a.try_post_to(1, a.read_of(b, 0), b.to(), ah), 0);
-            ends(rig, a, 1, Status::RemoteUnknownPeer);
+            read_ends(rig, a, b, ah, 1, Status::RemoteUnknownPeer);
             b.recv(2, &[(0, 8)]);
             assert_eq!(a.try_post_to(2, Op::Send, b.to(), ah), 0);
             ends(rig, a, 2, Status::Ok);
@@ -264,8 +269,7 @@ fn remote_memory_is_for_known_peers_only() {
             assert_eq!(got.slid, 0xffff, "the sender's handle is unknown");
         });
         on_two_devices(rig, true, |rig, a, b, ah| {
-            assert_eq!(a.try_post_to(1, a.read_of(b, 0), b.to(), ah), 0);
-            ends(rig, a, 1, Status::Ok);
+            read_ends(rig, a, b, ah, 1, Status::Ok);
         });
     });
 }
@@ -275,14 +279,11 @@ fn a_peer_that_falls_silent_was_responsive_or_never_seen() {
     both(Limits::default(), |rig| {
         on_two_devices(rig, true, |rig, a, b, ah| {
             rig.nic.stop_port(1, 1);
-            assert_eq!(a.try_post_to(1, a.read_of(b, 0), b.to(), ah), 0);
-            ends(rig, a, 1, Status::UnreachableRemote);
+            read_ends(rig, a, b, ah, 1, Status::UnreachableRemote);
             rig.nic.start_port(1, 1);
-            assert_eq!(a.try_post_to(2, a.read_of(b, 0), b.to(), ah), 0);
-            ends(rig, a, 2, Status::Ok);
+            read_ends(rig, a, b, ah, 2, Status::Ok);
             rig.nic.stop_port(1, 1);
-            assert_eq!(a.try_post_to(3, a.read_of(b, 0), b.to(), ah), 0);
-            ends(rig, a, 3, Status::UnresponsiveRemote);
+            read_ends(rig, a, b, ah, 3, Status::UnresponsiveRemote);
             rig.nic.start_port(1, 1);
         });
     });
@@ -333,17 +334,22 @@ fn the_error_state_flushes_everything_once() {
     });
 }
 
+/// Two queue pairs, and a WRITE (1) of 60000 bytes between them of which a part has landed.
+fn half_a_write(rig: &mut Rig) -> Option<(Srd, Srd)> {
+    if !writes(rig) {
+        return None;
+    }
+    let (a, b) = pair(rig, Shape::default());
+    a.memory.put(0, &[1; 60000]);
+    a.post(1, a.write_to(&b, 0), b.to(), 0, 60000);
+    rig.until("a part", |_| b.memory.get(0, 60000).contains(&1).then_some(()));
+    Some((a, b))
+}
+
 #[test]
 fn a_peer_that_is_reset_under_a_message_aborts_it() {
     steps(1, Limits::default(), |rig| {
-        if !writes(rig) {
-            return;
-        }
-        let (a, mut b) = pair(rig, Shape::default());
-        a.memory.put(0, &[1; 60000]);
-        a.post(1, a.write_to(&b, 0), b.to(), 0, 60000);
-        let some = |b: &Srd| b.memory.get(0, 60000).contains(&1);
-        rig.until("a part", |_| some(&b).then_some(()));
+        let Some((a, mut b)) = half_a_write(rig) else { return };
         b.destroy_qp();
         ends(rig, &a, 1, Status::RemoteAbort);
         assert_ne!(b.memory.get(0, 60000), [1; 60000], "and no more of it landed");
@@ -353,13 +359,7 @@ fn a_peer_that_is_reset_under_a_message_aborts_it() {
 #[test]
 fn a_region_that_goes_under_a_message_ends_it() {
     steps(1, Limits::default(), |rig| {
-        if !writes(rig) {
-            return;
-        }
-        let (a, mut b) = pair(rig, Shape::default());
-        a.memory.put(0, &[1; 60000]);
-        a.post(1, a.write_to(&b, 0), b.to(), 0, 60000);
-        rig.until("a part", |_| b.memory.get(0, 60000).contains(&1).then_some(()));
+        let Some((a, mut b)) = half_a_write(rig) else { return };
         // SAFETY: once: the pointer is cleared.
         assert_eq!(unsafe { rig.v().ibv_dereg_mr(b.mr) }, 0);
         b.mr = std::ptr::null_mut();

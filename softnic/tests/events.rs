@@ -11,27 +11,18 @@ use softnic::incident::{GidChange, Incident};
 
 const OK: ibv_wc_status = IBV_WC_SUCCESS;
 
-fn port_state(rig: &Rig) -> ibv_port_state {
-    // SAFETY: the context is alive; an all-zero structure is valid.
-    unsafe {
-        let mut attr: ibv_port_attr = std::mem::zeroed();
-        assert_eq!(rig.v().ibv_query_port(rig.context, 1, &mut attr), 0);
-        attr.state
-    }
-}
-
 #[test]
 fn a_port_goes_down_loses_what_it_carries_and_comes_back() {
     both(|rig| {
         let (a, b) = rig.pair(Shape { retry: 7, timeout: 8, ..Shape::default() });
         rig.nic.befall(0, &Incident::PortDown(1));
         rig.expect_event(IBV_EVENT_PORT_ERR, 1);
-        assert_eq!(port_state(rig), IBV_PORT_DOWN);
+        assert_eq!(rig.port(1).state, IBV_PORT_DOWN);
         a.post(&a.request(1, IBV_WR_RDMA_WRITE, 0, 8, &b, 0));
         rig.expect(a.cq, 1, IBV_WC_RETRY_EXC_ERR);
         rig.nic.befall(0, &Incident::PortUp(1));
         rig.expect_event(IBV_EVENT_PORT_ACTIVE, 1);
-        assert_eq!(port_state(rig), IBV_PORT_ACTIVE);
+        assert_eq!(rig.port(1).state, IBV_PORT_ACTIVE);
         let (c, d) = rig.pair(Shape::default());
         c.post(&c.request(1, IBV_WR_RDMA_WRITE, 0, 8, &d, 0));
         rig.expect(c.cq, 1, OK);

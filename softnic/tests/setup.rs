@@ -99,12 +99,8 @@ fn ports_answer_link_state_mtu_and_lid() {
 }
 
 fn port(rig: &Rig, number: u8) -> (ibv_port_state, u8, ibv_mtu, u16) {
-    // SAFETY: the context is alive; an all-zero structure is valid.
-    unsafe {
-        let mut attr: ibv_port_attr = std::mem::zeroed();
-        assert_eq!(rig.v().ibv_query_port(rig.context, number, &mut attr), 0);
-        (attr.state, attr.link_layer, attr.active_mtu, attr.lid)
-    }
+    let attr = rig.port(number);
+    (attr.state, attr.link_layer, attr.active_mtu, attr.lid)
 }
 
 #[test]
@@ -463,13 +459,7 @@ fn a_message_longer_than_the_ports_limit_is_a_local_length_error() {
     config.description.devices[0].ports[0].max_message = 4096;
     with(config, |rig| {
         let (a, b) = rig.pair(Shape::default());
-        // SAFETY: the context is alive; an all-zero structure is valid.
-        let limit = unsafe {
-            let mut attr: ibv_port_attr = std::mem::zeroed();
-            assert_eq!(rig.v().ibv_query_port(rig.context, 1, &mut attr), 0);
-            attr.max_msg_sz
-        };
-        assert_eq!(limit, 4096);
+        assert_eq!(rig.port(1).max_msg_sz, 4096);
         a.post(&a.request(1, IBV_WR_RDMA_WRITE, 0, 4096, &b, 0));
         rig.expect(a.cq, 1, OK);
         a.post(&a.request(2, IBV_WR_RDMA_WRITE, 0, 4097, &b, 0));

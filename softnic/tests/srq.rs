@@ -25,6 +25,11 @@ fn set_limit(rig: &Rig, srq: *mut ibv_srq, limit: u32) -> i32 {
     }
 }
 
+/// Posts a shared receive into a part of an end's buffer.
+fn recv(srq: *mut ibv_srq, id: u64, end: &End, at: usize, len: u32) {
+    assert_eq!(recv_shared(srq, id, (end.at(at), len, end.lkey())), 0);
+}
+
 /// Two senders, and two receivers that share a queue.
 fn two_pairs(rig: &mut Rig, srq: *mut ibv_srq, shape: Shape) -> [(End, End); 2] {
     [(), ()].map(|()| {
@@ -41,8 +46,7 @@ fn receives_go_to_whoever_needs_one_next() {
         let pairs = two_pairs(rig, srq, Shape::default());
         let home = &pairs[0].1;
         for id in 0..6 {
-            let piece = (home.at(id as usize * 8), 8, home.lkey());
-            assert_eq!(recv_shared(srq, id, piece), 0);
+            recv(srq, id, home, id as usize * 8, 8);
         }
         for (i, id) in [0usize, 1, 1, 0, 1, 0].into_iter().zip(0u64..) {
             let (a, b) = &pairs[i];
@@ -68,7 +72,7 @@ fn an_empty_queue_is_waited_for_and_serves_immediate_data_too() {
             rig.work();
         }
         assert!(poll(a.cq).is_none());
-        assert_eq!(recv_shared(srq, 70, (b.at(0), 8, b.lkey())), 0);
+        recv(srq, 70, &b, 0, 8);
         assert_eq!(rig.expect(b.cq, 70, OK).opcode, IBV_WC_RECV_RDMA_WITH_IMM);
         rig.expect(a.cq, 1, OK);
         drop((a, b, other));
@@ -116,7 +120,7 @@ fn the_limit_is_told_once_when_it_is_reached() {
         let srq = rig.srq(16, 1);
         let [(a, b), other] = two_pairs(rig, srq, Shape::default());
         for id in 0..4 {
-            assert_eq!(recv_shared(srq, id, (b.at(0), 8, b.lkey())), 0);
+            recv(srq, id, &b, 0, 8);
         }
         assert_eq!(set_limit(rig, srq, 3), 0);
         assert_eq!(attributes(rig, srq).2, 3);
@@ -144,7 +148,7 @@ fn a_failed_queue_pair_takes_no_receive_along_and_says_that_it_is_done() {
         let srq = rig.srq(16, 1);
         let [(a, b), (c, d)] = two_pairs(rig, srq, Shape::default());
         for id in 70..73 {
-            assert_eq!(recv_shared(srq, id, (b.at(0), 8, b.lkey())), 0);
+            recv(srq, id, &b, 0, 8);
         }
         let mut bad = a.request(1, IBV_WR_RDMA_WRITE, 0, 8, &b, 0);
         bad.remote.1 ^= 1;
@@ -174,7 +178,7 @@ fn datagrams_share_receives() {
         let [(a, b), (c, d)] = two_pairs(rig, srq, shape);
         let ah = rig.ah(|_| {});
         for (id, from, to) in [(1, &a, &b), (2, &c, &d), (3, &a, &d)] {
-            assert_eq!(recv_shared(srq, id, (b.at(0), 48, b.lkey())), 0);
+            recv(srq, id, &b, 0, 48);
             from.memory.put(0, &[id as u8; 8]);
             assert_eq!(from.try_post_to(&from.request(id, IBV_WR_SEND, 0, 8, to, 0), ah, to.qpn(), QKEY), 0);
             rig.expect(to.cq, id, OK);

@@ -8,7 +8,7 @@ use std::ptr::null_mut;
 
 use ibv_sys::*;
 
-use super::{ALL, Memory};
+use super::{ALL, Memory, sges};
 
 /// How queue pairs are made and connected.
 #[derive(Debug, Clone, Copy)]
@@ -118,17 +118,7 @@ impl End {
 
     /// Posts; 0 or an errno.
     pub fn try_post(&self, send: &Send) -> i32 {
-        let mut list: Vec<ibv_sge> = send
-            .pieces
-            .iter()
-            .map(|(addr, length, lkey)| ibv_sge { addr: *addr, length: *length, lkey: *lkey })
-            .collect();
-        // SAFETY: all-zero is a valid request; the list lives through the call.
-        unsafe {
-            let mut wr: ibv_send_wr = std::mem::zeroed();
-            (wr.wr_id, wr.opcode, wr.send_flags) = (send.id, send.opcode, send.flags);
-            (wr.sg_list, wr.num_sge) = (list.as_mut_ptr(), list.len() as i32);
-            wr.__bindgen_anon_1.imm_data = send.imm.to_be();
+        self.post_to(send, |wr| {
             if matches!(send.opcode, IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD) {
                 wr.wr.atomic.remote_addr = send.remote.0;
                 wr.wr.atomic.rkey = send.remote.1;
@@ -137,9 +127,7 @@ impl End {
                 wr.wr.rdma.remote_addr = send.remote.0;
                 wr.wr.rdma.rkey = send.remote.1;
             }
-            let mut bad = null_mut();
-            ibv_post_send(self.qp, &mut wr, &mut bad)
-        }
+        })
     }
 
     pub fn post(&self, send: &Send) {
@@ -148,21 +136,23 @@ impl End {
 
     /// Posts a datagram; 0 or an errno.
     pub fn try_post_to(&self, send: &Send, ah: *mut ibv_ah, qpn: u32, qkey: u32) -> i32 {
-        let mut list: Vec<ibv_sge> = send
-            .pieces
-            .iter()
-            .map(|(addr, length, lkey)| ibv_sge { addr: *addr, length: *length, lkey: *lkey })
-            .collect();
-        // SAFETY: all-zero is a valid request; the list lives through the call, the handle longer.
-        unsafe {
-            let mut wr: ibv_send_wr = std::mem::zeroed();
-            (wr.wr_id, wr.opcode, wr.send_flags) = (send.id, send.opcode, send.flags);
-            (wr.sg_list, wr.num_sge) = (list.as_mut_ptr(), list.len() as i32);
-            wr.__bindgen_anon_1.imm_data = send.imm.to_be();
+        self.post_to(send, |wr| {
             wr.wr.ud = ibv_send_wr__bindgen_ty_2__bindgen_ty_3 { ah, remote_qpn: qpn, remote_qkey: qkey };
-            let mut bad = null_mut();
-            ibv_post_send(self.qp, &mut wr, &mut bad)
-        }
+        })
+    }
+
+    /// Posts a request to where `address` says; 0 or an errno.
+    fn post_to(&self, send: &Send, address: impl FnOnce(&mut ibv_send_wr)) -> i32 {
+        let mut list = sges(&send.pieces);
+        // SAFETY: all-zero is a valid request.
+        let mut wr: ibv_send_wr = unsafe { std::mem::zeroed() };
+        (wr.wr_id, wr.opcode, wr.send_flags) = (send.id, send.opcode, send.flags);
+        (wr.sg_list, wr.num_sge) = (list.as_mut_ptr(), list.len() as i32);
+        wr.__bindgen_anon_1.imm_data = send.imm.to_be();
+        address(&mut wr);
+        let mut bad = null_mut();
+        // SAFETY: the queue pair is alive; the list lives through the call, an address handle longer.
+        unsafe { ibv_post_send(self.qp, &mut wr, &mut bad) }
     }
 
     /// Posts a receive into pieces of the own buffer.
@@ -173,19 +163,7 @@ impl End {
 
     /// Posts a receive into any pieces: address, length, key.
     pub fn recv_raw(&self, id: u64, pieces: &[(u64, u32, u32)]) {
-        let mut list: Vec<ibv_sge> = pieces
-            .iter()
-            .map(|(addr, length, lkey)| ibv_sge { addr: *addr, length: *length, lkey: *lkey })
-            .collect();
-        let mut wr = ibv_recv_wr {
-            wr_id: id,
-            next: null_mut(),
-            sg_list: list.as_mut_ptr(),
-            num_sge: list.len() as i32,
-        };
-        let mut bad = null_mut();
-        // SAFETY: the request and its list live through the call.
-        assert_eq!(unsafe { ibv_post_recv(self.qp, &mut wr, &mut bad) }, 0, "post_recv");
+        super::recv_raw(self.qp, id, pieces);
     }
 
     /// Changes the queue pair; 0 or an errno.

@@ -226,6 +226,16 @@ impl Rig {
         assert_eq!(got, (event, element));
     }
 
+    /// What a port is like.
+    pub fn port(&self, number: u8) -> ibv_port_attr {
+        // SAFETY: the context is alive; an all-zero structure is valid.
+        unsafe {
+            let mut attr: ibv_port_attr = std::mem::zeroed();
+            assert_eq!(self.v().ibv_query_port(self.context, number, &mut attr), 0);
+            attr
+        }
+    }
+
     /// An address handle on port 1.
     pub fn ah(&self, fill: impl FnOnce(&mut ibv_ah_attr)) -> *mut ibv_ah {
         // SAFETY: all-zero attributes are valid; the domain is alive.
@@ -317,6 +327,21 @@ fn open_device(v: &Library<Verbs>, index: usize) -> (*mut ibv_context, *mut ibv_
         assert!(!pd.is_null());
         (context, pd)
     }
+}
+
+/// Pieces as verbs has them, of address, length, key.
+pub fn sges(pieces: &[(u64, u32, u32)]) -> Vec<ibv_sge> {
+    pieces.iter().map(|(addr, length, lkey)| ibv_sge { addr: *addr, length: *length, lkey: *lkey }).collect()
+}
+
+/// Posts a receive into any pieces: address, length, key.
+pub fn recv_raw(qp: *mut ibv_qp, id: u64, pieces: &[(u64, u32, u32)]) {
+    let mut list = sges(pieces);
+    let (sg_list, num_sge) = (list.as_mut_ptr(), list.len() as i32);
+    let mut wr = ibv_recv_wr { wr_id: id, next: null_mut(), sg_list, num_sge };
+    let mut bad = null_mut();
+    // SAFETY: the queue pair is alive (module's contract); the request and its list live through the call.
+    assert_eq!(unsafe { ibv_post_recv(qp, &mut wr, &mut bad) }, 0, "post_recv");
 }
 
 /// Posts a shared receive into one piece: address, length, key; 0 or an errno.

@@ -14,7 +14,7 @@ use softnic::Config;
 use softnic::description::Description;
 use softnic::efa::limits::Limits;
 
-use super::rig::{LEN, Memory, Rig, attr};
+use super::rig::{self, LEN, Memory, Rig, attr, sges};
 
 /// What EFA regions may allow, on a device with everything.
 pub const EFA_ALL: u32 = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
@@ -236,8 +236,7 @@ impl Srd {
 
     /// Posts a request over any pieces (address, length, key); 0 or an errno.
     pub fn try_post_raw(&self, id: u64, op: Op, to: To, pieces: &[(u64, u32, u32)]) -> i32 {
-        let sge = |p: &(u64, u32, u32)| ibv_sge { addr: p.0, length: p.1, lkey: p.2 };
-        let list: Vec<ibv_sge> = pieces.iter().map(sge).collect();
+        let list = sges(pieces);
         // SAFETY: the queue pair is alive; one session on one thread, ended here.
         unsafe {
             assert_eq!(ibv_wr_start(self.ex), 0);
@@ -314,13 +313,7 @@ impl Srd {
 
     /// Posts a receive into any pieces: address, length, key.
     pub fn recv_raw(&self, id: u64, pieces: &[(u64, u32, u32)]) {
-        let sge = |p: &(u64, u32, u32)| ibv_sge { addr: p.0, length: p.1, lkey: p.2 };
-        let mut list: Vec<ibv_sge> = pieces.iter().map(sge).collect();
-        let (sg_list, num_sge) = (list.as_mut_ptr(), list.len() as i32);
-        let mut wr = ibv_recv_wr { wr_id: id, next: null_mut(), sg_list, num_sge };
-        let mut bad = null_mut();
-        // SAFETY: the request and its list live through the call.
-        assert_eq!(unsafe { ibv_post_recv(self.qp, &mut wr, &mut bad) }, 0, "post_recv");
+        rig::recv_raw(self.qp, id, pieces);
     }
 
     /// Destroys the queue pair alone.
