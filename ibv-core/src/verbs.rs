@@ -56,7 +56,7 @@ pub use crate::verbs::{
     gid::{GidTable, RankedGid},
     handles::{Ah, Channel, Context, Cq, Mr, Pd, Qp},
     poll::CqPoller,
-    recv::EarlyReceives,
+    recv::Receives,
     sysfs::DeviceDir,
 };
 pub use ibv_sys::Verbs;

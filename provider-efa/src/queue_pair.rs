@@ -16,7 +16,7 @@ use crate::{
 use ibv_core::{
     Error, ErrorKind, FromCore, IbvDatagram, IbvMemoryRegionView, IbvPath, IbvQpInfo, IbvQueuePair,
     PostError, QpAttributes, QpCore, QpState, RecvRequest, Transport, WorkRequest,
-    verbs::{EarlyReceives, LocalEndpoint, Qp, RankedGid, fork::HomeProcess, recv},
+    verbs::{LocalEndpoint, Qp, RankedGid, Receives, fork::HomeProcess},
 };
 use std::{
     mem::ManuallyDrop,
@@ -38,23 +38,13 @@ pub struct EfaQueuePair {
     qp: SweptQp,
     builders: Builders,
     sends: SendRing,
-    early: EarlyReceives,
-    stage: Stage,
+    receives: Receives,
     rnr_retry: bool,
     nothing: IbvMemoryRegionView<'static>,
     end: LocalEndpoint,
     peers: Peers,
     book: Arc<AddressBook>,
     core: QpCore,
-}
-
-/// Where it is on the way up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// In RESET: receives wait.
-    Fresh,
-    /// Past RESET: receives go to the device.
-    Started,
 }
 
 /// What a queue pair is put together from.
@@ -77,8 +67,7 @@ impl EfaQueuePair {
             qp: SweptQp::new(from.made.qp, from.queues, from.births),
             builders: from.made.builders,
             sends,
-            early: EarlyReceives::new(config),
-            stage: Stage::Fresh,
+            receives: Receives::new(config),
             rnr_retry: from.rnr_retry,
             nothing,
             end: from.end,
@@ -121,9 +110,7 @@ impl EfaQueuePair {
     /// RESET to INIT, and the receives that waited for it.
     fn start(&mut self) -> Result<(), Error> {
         walk(&mut self.qp, QpState::RESET, to_init(self.core.config()))?;
-        self.stage = Stage::Started;
-        let fail = |code| Error::from_errno("post_recv", code).context("a receive posted before connect");
-        self.early.post_all(&mut self.qp).map_err(fail)
+        self.receives.start(&mut self.qp)
     }
 }
 
@@ -144,10 +131,7 @@ impl IbvQueuePair for EfaQueuePair {
 
     /// The address handle first: where it can not be had, the queue pair is still in RESET.
     fn establish(&mut self, path: &IbvPath, _: FromCore) -> Result<(), Error> {
-        if self.stage != Stage::Fresh {
-            let detail = "the queue pair has left RESET already, by a connect that failed or into the error state; create another";
-            return Err(Error::new(ErrorKind::InvalidState, "connect", detail));
-        }
+        self.receives.check_fresh()?;
         if self.peers.at(0).is_none() {
             self.reach_along(path)?;
         }
@@ -168,7 +152,7 @@ impl IbvQueuePair for EfaQueuePair {
 
     /// From RESET by way of INIT, so that receives which waited flush like any other.
     fn enter_error(&mut self) -> Result<(), Error> {
-        if self.stage == Stage::Fresh {
+        if self.receives.is_fresh() {
             self.start().map_err(|e| e.context("on the way to ERR"))?;
         }
         let at_init = to_init(self.core.config());
@@ -206,11 +190,7 @@ impl IbvQueuePair for EfaQueuePair {
 
     fn enqueue_recv(&mut self, wr: &RecvRequest<'_>) -> Result<(), PostError> {
         let local = if wr.local.is_empty() { slice::from_ref(&self.nothing) } else { wr.local };
-        if self.stage == Stage::Fresh {
-            self.early.keep(wr.id, local);
-            return Ok(());
-        }
-        recv::post(&mut self.qp, wr.id, local).map_err(PostError::Device)
+        self.receives.take(&mut self.qp, wr.id, local)
     }
 }
 

@@ -11,12 +11,11 @@ use crate::{
     work::SendList,
 };
 use ibv_core::{
-    Caps, Error, ErrorKind, FromCore, IbvConfig, IbvPath, IbvQpInfo, IbvQueuePair, PostError, QpAttributes,
-    QpCore, QpState, RecvRequest, Transport, WorkRequest,
+    Caps, Error, FromCore, IbvConfig, IbvPath, IbvQpInfo, IbvQueuePair, PostError, QpAttributes, QpCore,
+    QpState, RecvRequest, Transport, WorkRequest,
     verbs::{
-        EarlyReceives, LocalEndpoint, Qp, RankedGid,
+        LocalEndpoint, Qp, RankedGid, Receives,
         rc::{QpAttrMask, attr_at_init},
-        recv,
         state::{rc_attributes, rc_to_init, rc_to_rts},
     },
 };
@@ -53,25 +52,15 @@ pub struct VerbsQueuePair {
     qp: Qp,
     ex: Option<NonNull<ibv_qp_ex>>,
     sends: SendList,
-    early: EarlyReceives,
+    receives: Receives,
     end: LocalEndpoint,
     access: u32,
-    stage: Stage,
     half_posted: Option<HalfPosted>,
     core: QpCore,
 }
 
 // SAFETY: the extended part is of the queue pair, which may be used from any thread, by one at a time.
 unsafe impl Send for VerbsQueuePair {}
-
-/// Where it is on the way up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// In RESET: receives wait.
-    Fresh,
-    /// Past RESET: receives go to the device.
-    Started,
-}
 
 /// A batch that the library took in part; see [`VerbsQueuePair::half_posted`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,10 +93,9 @@ impl VerbsQueuePair {
             qp: made.qp,
             ex: made.ex,
             sends: SendList::new(&cap),
-            early: EarlyReceives::new(config),
+            receives: Receives::new(config),
             end,
             access,
-            stage: Stage::Fresh,
             half_posted: None,
             core,
         }
@@ -167,13 +155,6 @@ impl VerbsQueuePair {
             _ => Ok(()),
         }
     }
-
-    /// Hands the receives that waited to the device.
-    fn post_early(&mut self) -> Result<(), Error> {
-        self.stage = Stage::Started;
-        let fail = |code| Error::from_errno("post_recv", code).context("a receive posted before connect");
-        self.early.post_all(&mut self.qp).map_err(fail)
-    }
 }
 
 impl IbvQueuePair for VerbsQueuePair {
@@ -192,14 +173,11 @@ impl IbvQueuePair for VerbsQueuePair {
     }
 
     fn establish(&mut self, path: &IbvPath, _: FromCore) -> Result<(), Error> {
-        if self.stage != Stage::Fresh {
-            let detail = "the queue pair has left RESET already, by a connect that failed or into the error state; create another";
-            return Err(Error::new(ErrorKind::InvalidState, "connect", detail));
-        }
+        self.receives.check_fresh()?;
         let facts = self.end.facts(self.qp.pd().context())?;
         let config = self.core.config().clone();
         rc_to_init(&mut self.qp, &config, self.access, &facts)?;
-        self.post_early()?;
+        self.receives.start(&mut self.qp)?;
         rc_to_rts(&mut self.qp, &config, path, &facts)
     }
 
@@ -214,12 +192,12 @@ impl IbvQueuePair for VerbsQueuePair {
     /// From RESET by way of INIT, so that receives which waited flush like any other.
     fn enter_error(&mut self) -> Result<(), Error> {
         let at_init = attr_at_init(self.config(), self.access);
-        if self.stage == Stage::Fresh {
+        if self.receives.is_fresh() {
             let (mut attr, mask) = at_init;
             self.qp
                 .modify(&mut attr, mask)
                 .map_err(|e| e.context("from RESET to INIT, on the way to ERR"))?;
-            self.post_early()?;
+            self.receives.start(&mut self.qp)?;
         }
         self.qp.fail(at_init)
     }
@@ -232,7 +210,8 @@ impl IbvQueuePair for VerbsQueuePair {
         let mut attr = ibv_qp_attr { qp_state: ibv_qp_state(QpState::RESET.0), ..ibv_qp_attr::default() };
         let done = self.qp.modify(&mut attr, QpAttrMask::STATE);
         done.map_err(|e| e.context(format!("queue pair {:#x} to RESET", self.qp.qp_num())))?;
-        (self.stage, self.half_posted) = (Stage::Fresh, None);
+        self.receives.reset();
+        self.half_posted = None;
         Ok(())
     }
 
@@ -258,10 +237,6 @@ impl IbvQueuePair for VerbsQueuePair {
     }
 
     fn enqueue_recv(&mut self, wr: &RecvRequest<'_>) -> Result<(), PostError> {
-        if self.stage == Stage::Fresh {
-            self.early.keep(wr.id, wr.local);
-            return Ok(());
-        }
-        recv::post(&mut self.qp, wr.id, wr.local).map_err(PostError::Device)
+        self.receives.take(&mut self.qp, wr.id, wr.local)
     }
 }

@@ -4,38 +4,72 @@
 //! # Safety
 //! A receive is handed over in one call that copies it; its memory is guarded by its key.
 
-use crate::{config::IbvConfig, memory::IbvMemoryRegionView, verbs::handles::Qp};
+use crate::{
+    config::IbvConfig,
+    error::{Error, ErrorKind, PostError},
+    memory::IbvMemoryRegionView,
+    verbs::handles::Qp,
+};
 use ibv_sys::{ibv_post_recv, ibv_recv_wr, ibv_sge};
 use std::{ffi::c_int, mem, ptr};
 
 /// The most ranges a receive of core's has.
 const MAX_SGE: usize = 32;
 
-/// Receives that wait for INIT, in order.
+/// A queue pair's receives, and with them how far up it is: in RESET they wait, in order; from INIT on each is
+/// posted at once.
 #[derive(Debug)]
-pub struct EarlyReceives {
+pub struct Receives {
+    /// In RESET still.
+    fresh: bool,
     ids: Vec<(u64, usize)>,
     sges: Vec<ibv_sge>,
 }
 
-impl EarlyReceives {
-    /// Room for as many as the queue pair takes.
+impl Receives {
+    /// Those of a queue pair in RESET, with room for as many as it takes.
     pub fn new(config: &IbvConfig) -> Self {
         let (n, sge) = (config.max_recv_wr as usize, config.max_recv_sge as usize);
-        Self { ids: Vec::with_capacity(n), sges: Vec::with_capacity(n * sge) }
+        Self { fresh: true, ids: Vec::with_capacity(n), sges: Vec::with_capacity(n * sge) }
     }
 
-    /// Keeps one.
-    pub fn keep(&mut self, id: u64, local: &[IbvMemoryRegionView<'_>]) {
-        self.ids.push((id, local.len()));
-        self.sges.extend(local.iter().map(range));
+    /// Whether the queue pair is in RESET, where receives wait.
+    pub fn is_fresh(&self) -> bool {
+        self.fresh
     }
 
-    /// Posts all, in order, and forgets them.
+    /// Refuses to connect a queue pair that is not in RESET.
     ///
     /// # Errors
-    /// The library's number; those before the refused one are posted.
-    pub fn post_all(&mut self, qp: &mut Qp) -> Result<(), c_int> {
+    /// `InvalidState` where it has left RESET.
+    pub fn check_fresh(&self) -> Result<(), Error> {
+        if self.fresh {
+            return Ok(());
+        }
+        let detail = "the queue pair has left RESET already, by a connect that failed or into the error state; create another";
+        Err(Error::new(ErrorKind::InvalidState, "connect", detail))
+    }
+
+    /// Posts one, or keeps it where it has to wait.
+    ///
+    /// # Errors
+    /// `Device` with the library's number; nothing was posted.
+    #[inline]
+    pub fn take(&mut self, qp: &mut Qp, id: u64, local: &[IbvMemoryRegionView<'_>]) -> Result<(), PostError> {
+        if self.fresh {
+            self.ids.push((id, local.len()));
+            self.sges.extend(local.iter().map(range));
+            return Ok(());
+        }
+        post(qp, id, local).map_err(PostError::Device)
+    }
+
+    /// The queue pair is in INIT: posts all that waited, in order, and forgets them.
+    ///
+    /// # Errors
+    /// The library's; those before the refused one are posted, and none waits any more.
+    pub fn start(&mut self, qp: &mut Qp) -> Result<(), Error> {
+        self.fresh = false;
         let mut rest = &mut self.sges[..];
         let done = self.ids.drain(..).try_for_each(|(id, n)| {
             let (mine, others) = mem::take(&mut rest).split_at_mut(n);
@@ -44,7 +78,12 @@ impl EarlyReceives {
         });
         // Refused or not, none may be taken for a later one's.
         self.sges.clear();
-        done
+        done.map_err(|code| Error::from_errno("post_recv", code).context("a receive posted before connect"))
+    }
+
+    /// The queue pair is in RESET again: receives wait.
+    pub fn reset(&mut self) {
+        self.fresh = true;
     }
 }
 
@@ -55,12 +94,8 @@ fn range(view: &IbvMemoryRegionView<'_>) -> ibv_sge {
     ibv_sge { addr: view.addr(), length, lkey: view.lkey() }
 }
 
-/// Posts one receive.
-///
-/// # Errors
-/// The library's number; nothing was posted.
 #[inline]
-pub fn post(qp: &mut Qp, id: u64, local: &[IbvMemoryRegionView<'_>]) -> Result<(), c_int> {
+fn post(qp: &mut Qp, id: u64, local: &[IbvMemoryRegionView<'_>]) -> Result<(), c_int> {
     let mut sges = [ibv_sge::default(); MAX_SGE];
     let n = local.len().min(MAX_SGE);
     for (sge, view) in sges.iter_mut().zip(local) {
