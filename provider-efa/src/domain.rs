@@ -14,8 +14,8 @@ use crate::{
     version,
 };
 use ibv_core::{
-    Access, Caps, CqConfig, Error, ErrorKind, EventSource, HeapMemory, IbvConfig, IbvDomainImpl,
-    IbvMemoryRegionView, QpCore, RegionMemory, Registration,
+    Access, Caps, CqConfig, Error, EventSource, HeapMemory, IbvConfig, IbvDomainImpl, IbvMemoryRegionView,
+    QpCore, RegionMemory, Registration,
     verbs::{AsyncEvents, Context, Cq, LocalEndpoint, Mr, Pd, VerbsLibrary, missing},
 };
 use ibv_sys::{Efadv, efadv_device_attr, extend};
@@ -139,10 +139,6 @@ impl IbvDomainImpl for EfaDomain {
     }
 
     unsafe fn register(&self, mem: NonNull<[u8]>, access: Access) -> Result<Mr, Error> {
-        if mem.is_empty() {
-            let detail = "a region of 0 bytes; devices register 1 or more";
-            return Err(Error::new(ErrorKind::InvalidConfig, "reg_mr", detail));
-        }
         // SAFETY: forwarded contract.
         unsafe { Mr::register(&self.pd, mem, access & self.grants) }
     }

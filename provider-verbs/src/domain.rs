@@ -9,7 +9,7 @@ use crate::{
     queue_pair::VerbsQueuePair,
 };
 use ibv_core::{
-    Access, Caps, CqConfig, Error, ErrorKind, EventSource, IbvConfig, IbvDomainImpl, QpCore,
+    Access, Caps, CqConfig, Error, EventSource, IbvConfig, IbvDomainImpl, QpCore,
     verbs::{AsyncEvents, Context, Cq, CqPoller, LocalEndpoint, Mr, Pd, VerbsLibrary, limits::rc_caps},
 };
 use ibv_sys::IBV_ATOMIC_NONE;
@@ -74,10 +74,6 @@ impl IbvDomainImpl for VerbsDomain {
     }
 
     unsafe fn register(&self, mem: NonNull<[u8]>, access: Access) -> Result<Mr, Error> {
-        if mem.is_empty() {
-            let detail = "a region of 0 bytes; devices register 1 or more";
-            return Err(Error::new(ErrorKind::InvalidConfig, "reg_mr", detail));
-        }
         // SAFETY: forwarded contract.
         unsafe { Mr::register(&self.pd, mem, access) }
     }

@@ -226,6 +226,17 @@ fn a_region_deregisters_once_and_says_why_it_could_not() {
 }
 
 #[test]
+fn a_region_of_no_bytes_is_refused_before_the_device_is_asked() {
+    fake::reset();
+    let pd = Pd::alloc(&open()).unwrap();
+    // SAFETY: nothing is registered.
+    let e = unsafe { Mr::register(&pd, NonNull::from(&mut [][..]), Access::ALL) }.unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::InvalidConfig);
+    assert!(e.to_string().contains("a region of 0 bytes; devices register 1 or more"), "{e}");
+    fake::with(|f| assert!(!f.log.iter().any(|verb| verb.starts_with("reg_mr")), "{:?}", f.log));
+}
+
+#[test]
 fn relaxed_ordering_takes_the_call_that_knows_it() {
     fake::reset();
     let pd = Pd::alloc(&open()).unwrap();

@@ -37,11 +37,15 @@ impl Mr {
     /// library and device know it, and is left out elsewhere.
     ///
     /// # Errors
-    /// The device's; `InvalidConfig` where it registered less than was asked for.
+    /// The device's; `InvalidConfig` for no bytes, and where it registered less than was asked for.
     ///
     /// # Safety
     /// As [`IbvDomainImpl::register`](crate::IbvDomainImpl::register).
     pub unsafe fn register(pd: &Arc<Pd>, mem: NonNull<[u8]>, access: Access) -> Result<Self, Error> {
+        if mem.is_empty() {
+            let detail = "a region of 0 bytes; devices register 1 or more";
+            return Err(Error::new(ErrorKind::InvalidConfig, "reg_mr", detail));
+        }
         let addr = mem.cast::<u8>().as_ptr();
         let verbs = pd.context().verbs();
         // SAFETY: the domain is alive; the caller keeps the memory valid until deregistration.
