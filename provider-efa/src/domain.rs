@@ -16,7 +16,7 @@ use crate::{
 use ibv_core::{
     Access, Caps, CqConfig, Error, EventSource, HeapMemory, IbvConfig, IbvDomainImpl, IbvMemoryRegionView,
     QpCore, RegionMemory, Registration,
-    verbs::{AsyncEvents, Context, Cq, LocalEndpoint, Mr, Pd, VerbsLibrary, missing},
+    verbs::{AsyncEvents, Context, Cq, LocalEndpoint, Mr, Pd, VerbsLibrary, limits::narrowed, missing},
 };
 use ibv_sys::{Efadv, efadv_device_attr, extend};
 use std::{
@@ -69,12 +69,9 @@ impl EfaDomain {
         let (efadv, pd) = (efadv()?, Pd::alloc(&context)?);
         let found = probe(efadv, &pd, &attr)
             .map_err(|e| e.context(format!("{name} makes no scalable reliable datagram queue pair")))?;
-        let ports = (1..=context.ports()).map(|n| context.query_port(n)).collect::<Result<Vec<_>, _>>()?;
-        let mut caps = srd_caps(&context.attr().orig_attr, &attr, &ports, &found);
-        caps.max_msg_size =
-            max_msg_size.map_or(caps.max_msg_size, |most| caps.max_msg_size.min(most as usize));
+        let caps = srd_caps(&context.attr().orig_attr, &attr, &context.query_ports()?, &found);
         Ok(Self {
-            caps,
+            caps: narrowed(caps, max_msg_size),
             lacks: version::lacks(&attr),
             grants: grants(&pd)?,
             nothing: Nothing::register(&pd)?,

@@ -44,7 +44,7 @@ pub use ibv_core::verbs::{ForkPolicy, VerbsLibrary};
 
 use ibv_core::{
     Claim, Error, IbvDeviceInfo, Provider,
-    verbs::{Device, device, list, load},
+    verbs::{Device, device, load},
 };
 
 /// Amazon's PCI vendor number (`EFA_DEV` entries of rdma-core's providers/efa/efa.c).
@@ -90,12 +90,7 @@ impl Provider for EfaProvider {
     }
 
     fn devices(&self) -> Result<Vec<IbvDeviceInfo>, Error> {
-        let library = self.library()?;
-        // The policy has to come before the first object of any device.
-        if !list(library)?.is_empty() {
-            self.fork.apply(library)?;
-        }
-        device::describe_all(library)
+        device::describe_all(self.library()?, self.fork)
     }
 
     /// libefa is asked about the device itself; the answer says what this libefa lacks.

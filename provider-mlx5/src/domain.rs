@@ -13,7 +13,7 @@ use crate::{
 use ibv_core::{
     Access, Caps, Claim, CqConfig, Error, ErrorKind, EventSource, IbvConfig, IbvDeviceInfo, IbvDomainImpl,
     Provider, QpCore,
-    verbs::{self, AsyncEvents, Context, Mr, Pd, device, limits},
+    verbs::{self, AsyncEvents, Context, ForkPolicy, Mr, Pd, device, limits},
 };
 use std::{
     collections::HashMap,
@@ -39,7 +39,7 @@ impl Provider for Mlx5Provider {
     }
 
     fn devices(&self) -> Result<Vec<IbvDeviceInfo>, Error> {
-        device::describe_all(verbs::load()?)
+        device::describe_all(verbs::load()?, ForkPolicy::Leave)
     }
 
     fn claim(&self, device: &IbvDeviceInfo) -> Claim {

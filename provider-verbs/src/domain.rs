@@ -10,7 +10,10 @@ use crate::{
 };
 use ibv_core::{
     Access, Caps, CqConfig, Error, EventSource, IbvConfig, IbvDomainImpl, QpCore,
-    verbs::{AsyncEvents, Context, Cq, CqPoller, LocalEndpoint, Mr, Pd, VerbsLibrary, limits::rc_caps},
+    verbs::{
+        AsyncEvents, Context, Cq, CqPoller, LocalEndpoint, Mr, Pd, VerbsLibrary,
+        limits::{narrowed, rc_caps},
+    },
 };
 use ibv_sys::IBV_ATOMIC_NONE;
 use std::{os::fd::BorrowedFd, ptr::NonNull, sync::Arc};
@@ -33,10 +36,7 @@ impl VerbsDomain {
         let device = context.attr().orig_attr;
         let probed = probe(&pd, device.atomic_cap != IBV_ATOMIC_NONE)
             .map_err(|e| e.context(format!("{name} makes no reliable connection")))?;
-        let ports = (1..=context.ports()).map(|n| context.query_port(n)).collect::<Result<Vec<_>, _>>()?;
-        let mut caps = rc_caps(&device, &ports, &probed);
-        caps.max_msg_size =
-            max_msg_size.map_or(caps.max_msg_size, |most| caps.max_msg_size.min(most as usize));
+        let caps = narrowed(rc_caps(&device, &context.query_ports()?, &probed), max_msg_size);
         Ok(Self { caps, pd })
     }
 

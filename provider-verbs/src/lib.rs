@@ -43,7 +43,7 @@ pub use ibv_core::verbs::{ForkPolicy, VerbsLibrary};
 
 use ibv_core::{
     Claim, Error, IbvDeviceInfo, Provider,
-    verbs::{Device, device, list, load},
+    verbs::{Device, device, load},
 };
 use ibv_sys::{IBV_TRANSPORT_IB, IBV_TRANSPORT_IWARP, IBV_TRANSPORT_UNSPECIFIED};
 
@@ -91,12 +91,7 @@ impl Provider for VerbsProvider {
     }
 
     fn devices(&self) -> Result<Vec<IbvDeviceInfo>, Error> {
-        let library = self.library()?;
-        // The policy has to come before the first object of any device.
-        if !list(library)?.is_empty() {
-            self.fork.apply(library)?;
-        }
-        device::describe_all(library)
+        device::describe_all(self.library()?, self.fork)
     }
 
     fn claim(&self, device: &IbvDeviceInfo) -> Claim {

@@ -9,7 +9,7 @@ use crate::{
     device::{DeviceKind, GidEntry, IbvDeviceInfo, IbvPort, PortState},
     error::{Error, ErrorKind},
     gid::{Gid, GidType, LinkLayer, Mtu},
-    verbs::{VerbsLibrary, errno, gid::GidTable, handles::Context, sysfs::DeviceDir},
+    verbs::{ForkPolicy, VerbsLibrary, errno, gid::GidTable, handles::Context, sysfs::DeviceDir},
 };
 use ibv_sys::{
     IBV_GID_TYPE_IB, IBV_GID_TYPE_ROCE_V1, IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET,
@@ -40,16 +40,20 @@ pub fn list(verbs: VerbsLibrary) -> Result<Vec<Device>, Error> {
 }
 
 /// Every device with what an open one tells. One that can not be opened is listed with what sysfs tells,
-/// and without ports; [`Context::open`] has the reason.
+/// and without ports; [`Context::open`] has the reason. `fork` is in force before the first is opened.
 ///
 /// # Errors
-/// As [`list`].
-pub fn describe_all(verbs: VerbsLibrary) -> Result<Vec<IbvDeviceInfo>, Error> {
+/// As [`list`]; as [`ForkPolicy::apply`], where there is a device.
+pub fn describe_all(verbs: VerbsLibrary, fork: ForkPolicy) -> Result<Vec<IbvDeviceInfo>, Error> {
+    let devices = list(verbs)?;
+    if !devices.is_empty() {
+        fork.apply(verbs)?;
+    }
     let describe = |device: Device| match Context::open(verbs, &device.name) {
         Ok(context) => describe(&context),
         Err(_) => IbvDeviceInfo { kind: kind(&device.dir, 0), ..IbvDeviceInfo::new(device.name) },
     };
-    Ok(list(verbs)?.into_iter().map(describe).collect())
+    Ok(devices.into_iter().map(describe).collect())
 }
 
 /// What an open device tells about itself. A port or a table that can not be read is left out.

@@ -150,6 +150,14 @@ impl Context {
             |code| Error::from_errno("query_port", code).context(format!("{} port {port_num}", self.name));
         extend::query(call).map_err(fail)
     }
+
+    /// Asks for all ports' attributes now, in order.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn query_ports(&self) -> Result<Vec<ibv_port_attr>, Error> {
+        (1..=self.ports()).map(|n| self.query_port(n)).collect()
+    }
 }
 
 impl Drop for Context {

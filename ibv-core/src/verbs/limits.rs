@@ -76,6 +76,12 @@ pub fn rc_caps(device: &ibv_device_attr, ports: &[ibv_port_attr], probed: &Probe
     }
 }
 
+/// The same with puts and gets of at most `most` bytes each, where anything is said.
+pub fn narrowed(caps: Caps, most: Option<u32>) -> Caps {
+    let max_msg_size = most.map_or(caps.max_msg_size, |most| caps.max_msg_size.min(most as usize));
+    Caps { max_msg_size, ..caps }
+}
+
 /// Core splits no request into more ranges than this.
 const MAX_SGE: u32 = 32;
 

@@ -22,7 +22,7 @@ fn every_device_is_listed_and_described() {
             *to = from as _;
         }
     });
-    let all = describe_all(fake::library()).unwrap();
+    let all = describe_all(fake::library(), ForkPolicy::Leave).unwrap();
     assert_eq!(all.iter().map(|d| &*d.name).collect::<Vec<_>>(), fake::DEVICES);
     assert_eq!(
         (&*all[0].fw_ver, all[0].vendor_id, all[0].node_guid),
@@ -36,7 +36,7 @@ fn every_device_is_listed_and_described() {
 #[test]
 fn a_device_that_can_not_be_opened_is_listed_without_ports() {
     fake::install(refusing("open_device", libc::EACCES));
-    let all = describe_all(fake::library()).unwrap();
+    let all = describe_all(fake::library(), ForkPolicy::Leave).unwrap();
     assert_eq!((all.len(), all[0].ports.len()), (2, 0));
     let e = Context::open(fake::library(), "fake0").unwrap_err();
     assert_eq!(e.kind(), ErrorKind::PermissionDenied);
