@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: the mock's benches by the clock, and the safe handle's cost by the instruction,
 //! which alone is a test because it alone is the same on every machine.
 
+mod callgrind;
 mod efa;
 mod mlx5;
 mod perf;

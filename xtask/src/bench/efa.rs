@@ -2,11 +2,7 @@
 //! rdma-core, for the system's libefa may have no RDMA write. What is measured is
 //! `provider-efa/examples/efa_cost.rs`; here is who is compared with whom.
 
-use crate::{
-    rdma_core,
-    sh::{Result, cargo, output, program, target},
-};
-use std::path::Path;
+use crate::{bench::callgrind::Example, rdma_core, sh::Result};
 
 /// Operation, whom to compare with, and most instructions that the safe API may spend beyond that, by static
 /// dispatch. Meant are 40 for a post and 20 for a poll; `docs/performance.md` has what is missing.
@@ -29,25 +25,18 @@ struct Row {
 
 /// Counts, prints, and fails above the limits.
 pub(super) fn count() -> Result<()> {
-    let library = match rdma_core::build(None) {
-        Ok(build) => build.join("lib"),
+    let libraries = match rdma_core::build(None) {
+        Ok(build) => Some(build.join("lib")),
         Err(why) => {
             eprintln!("no instructions of EFA: no newer rdma-core to be had: {why}");
             return Ok(());
         }
     };
-    output(&mut cargo([
-        "build",
-        "--quiet",
-        "--release",
-        "--package",
-        "provider-efa",
-        "--example",
-        "efa_cost",
-    ]))?;
+    let cost = Example { package: "provider-efa", name: "efa_cost", rounds: ROUNDS, libraries };
+    cost.build()?;
     let mut rows = Vec::new();
     for (op, peer, limit) in OPS {
-        let (ours, theirs) = (instructions(&library, "static", op)?, instructions(&library, peer, op)?);
+        let (ours, theirs) = (cost.instructions("static", op)?, cost.instructions(peer, op)?);
         rows.push(Row { op, ours, theirs, limit });
     }
     println!("{:18} {:>7}  {:26} {:>7} {:>6}", "op (efa)", "ours", "peer", "theirs", "more");
@@ -65,23 +54,6 @@ fn judge(rows: &[Row]) -> Result<()> {
             Err(format!("{op} on EFA: {more:.1} instructions more than libefa, {limit} allowed").into())
         }
     }
-}
-
-/// Instructions of one operation, each of a batch of 16 by itself.
-fn instructions(library: &Path, client: &str, op: &str) -> Result<f64> {
-    let binary = target().join("release/examples/efa_cost");
-    let toggle = format!("--toggle-collect=*op_{op}*");
-    let mut valgrind = program("valgrind", ["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
-    valgrind.arg(toggle).arg(binary).args([client, op, &ROUNDS.to_string()]).env("LD_LIBRARY_PATH", library);
-    let done = valgrind.output().map_err(|e| format!("valgrind: {e}"))?;
-    let text = String::from_utf8_lossy(&done.stderr);
-    let total = text.lines().find_map(|line| line.split_once("Collected : ")).map(|(_, n)| n.trim().parse());
-    let total: f64 = match total {
-        Some(n) if done.status.success() => n?,
-        _ => return Err(format!("efa_cost {client} {op}: {}\n{text}", done.status).into()),
-    };
-    let each = if op.ends_with("16") { 16.0 } else { 1.0 };
-    Ok(total / f64::from(ROUNDS) / each)
 }
 
 #[cfg(test)]

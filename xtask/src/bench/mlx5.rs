@@ -1,7 +1,7 @@
 //! Instructions of whole operations on the software ConnectX: provider-mlx5's and libmlx5's, in one run.
 //! What is measured is `provider-mlx5/examples/cost.rs`; here is who is compared with whom.
 
-use crate::sh::{Result, cargo, output, program, target};
+use crate::{bench::callgrind::Example, sh::Result};
 
 const OPS: [&str; 5] = ["post_one", "post_batch16", "poll_one", "poll_16", "poll_empty"];
 /// Most instructions that the safe API may spend, by static dispatch, in the order of `OPS`.
@@ -16,17 +16,14 @@ struct Row {
     theirs: f64,
 }
 
-fn build() -> Result<()> {
-    let example = ["build", "--quiet", "--release", "--package", "provider-mlx5", "--example", "cost"];
-    output(&mut cargo(example)).map(drop)
-}
+static COST: Example = Example { package: "provider-mlx5", name: "cost", rounds: ROUNDS, libraries: None };
 
 /// Counts what has limits, and fails above them.
 pub(super) fn check() -> Result<()> {
-    build()?;
+    COST.build()?;
     let mut rows = Vec::new();
     for (op, limit) in OPS.into_iter().zip(LIMITS) {
-        let ours = instructions("static", op)?;
+        let ours = COST.instructions("static", op)?;
         println!("{op:18} {ours:7.1}  of {limit}");
         rows.push(Row { op: op.into(), ours, peer: "limit", theirs: limit });
     }
@@ -35,14 +32,14 @@ pub(super) fn check() -> Result<()> {
 
 /// Counts and prints; as a table it also fails above the limits.
 pub(super) fn count(json: bool) -> Result<()> {
-    build()?;
+    COST.build()?;
     let mut rows = Vec::new();
     for (client, suffix) in [("static", ""), ("dyn", "_dyn")] {
         for op in OPS {
-            let ours = instructions(client, op)?;
+            let ours = COST.instructions(client, op)?;
             for (peer, name) in [("post_send", "ibv_post_send/ibv_poll_cq"), ("wr", "ibv_wr/cq_ex")] {
                 let known = rows.iter().find(|r: &&Row| r.op == op && r.peer == name).map(|r| r.theirs);
-                let theirs = known.map_or_else(|| instructions(peer, op), Ok)?;
+                let theirs = known.map_or_else(|| COST.instructions(peer, op), Ok)?;
                 rows.push(Row { op: format!("{op}{suffix}"), ours, peer: name, theirs });
             }
         }
@@ -74,23 +71,6 @@ fn judge(rows: &[Row]) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Instructions of one operation, each of a batch of 16 by itself.
-fn instructions(client: &str, op: &str) -> Result<f64> {
-    let binary = target().join("release/examples/cost");
-    let toggle = format!("--toggle-collect=*op_{op}*");
-    let mut valgrind = program("valgrind", ["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
-    valgrind.arg(toggle).arg(binary).args([client, op, &ROUNDS.to_string()]);
-    let done = valgrind.output().map_err(|e| format!("valgrind: {e}"))?;
-    let text = String::from_utf8_lossy(&done.stderr);
-    let total = text.lines().find_map(|line| line.split_once("Collected : ")).map(|(_, n)| n.trim().parse());
-    let total: f64 = match total {
-        Some(n) if done.status.success() => n?,
-        _ => return Err(format!("cost {client} {op}: {}\n{text}", done.status).into()),
-    };
-    let each = if matches!(op, "post_batch16" | "poll_16") { 16.0 } else { 1.0 };
-    Ok(total / f64::from(ROUNDS) / each)
 }
 
 #[cfg(test)]
