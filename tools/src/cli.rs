@@ -4,27 +4,30 @@ use crate::{
     Failure, conformance, devices, doctor, listen, topology,
     transfer::{self, Settings, Watch},
 };
-use clap::{Args, Parser, Subcommand};
-use ibv::{
-    AnyDomain, Claim, DeviceKind, Error, ErrorKind, IbvDeviceInfo, IbvDomain, Registry, topology::Place,
-};
+use choice::{Chosen, one_end};
+use clap::{Arg, ArgGroup, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use ibv::{Registry, topology::Place};
 use indicatif::{ProgressBar, ProgressStyle};
-use serde::Serialize;
+use output::show;
 use std::{
     ffi::OsString,
-    io::{self, Write},
+    io,
     net::{TcpListener, TcpStream, ToSocketAddrs},
+    num::IntErrorKind,
     path::PathBuf,
     process::ExitCode,
     time::Duration,
 };
 
+mod choice;
 mod decode;
+mod help;
+mod output;
 mod perf;
 
 /// RDMA put and get through whichever provider the host has.
 #[derive(Debug, Parser)]
-#[command(name = "ibv", version, after_long_help = exit_codes())]
+#[command(name = "ibv", version, after_long_help = help::commands())]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -33,18 +36,19 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// List every provider and its devices, or why it has none
+    #[command(after_long_help = help::devices())]
     Devices(DevicesArgs),
     /// Say what keeps RDMA from working on this machine, or on one whose facts a file has, and what to do
-    #[command(after_long_help = exit_codes())]
+    #[command(after_long_help = help::doctor())]
     Doctor(DoctorArgs),
     /// Put a file into a peer's registered memory, get it back, and compare checksums
-    #[command(after_long_help = transfer_help(), args_override_self = true)]
+    #[command(after_long_help = help::transfer(), args_override_self = true)]
     Transfer(TransferArgs),
     /// Measure bandwidth and latency of write, read and send, as perftest does
-    #[command(after_long_help = perf_help())]
+    #[command(after_long_help = help::perf())]
     Perf(perf::PerfArgs),
     /// Say in words what a dump of a queue, or a trace of software devices, holds, and what is wrong with it
-    #[command(after_long_help = decode_help())]
+    #[command(after_long_help = help::decode())]
     Decode(decode::DecodeArgs),
     /// Certify providers: run the conformance suite on them
     #[command(disable_help_flag = true)]
@@ -60,15 +64,16 @@ enum Command {
 }
 
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("distances").args(["near", "topology"])))]
 struct DevicesArgs {
     /// List devices by their distance from PLACE instead, nearest first: gpu:N, numa:N or a PCI address
-    #[arg(long, value_name = "PLACE", conflicts_with = "topology")]
+    #[arg(long, value_name = "PLACE")]
     near: Option<Place>,
     /// Print how far each device is from each GPU instead
     #[arg(long)]
     topology: bool,
     /// With --near or --topology: read the `sys` folder below DIR, such as a copy of another machine's
-    #[arg(long, value_name = "DIR", default_value = "/")]
+    #[arg(long, value_name = "DIR", default_value = "/", requires = "distances")]
     root: PathBuf,
     /// Print one JSON object
     #[arg(long)]
@@ -92,11 +97,11 @@ struct DoctorArgs {
 struct TransferArgs {
     /// The file to send; with --listen, the file to write
     file: PathBuf,
-    /// Run this end only, and wait at ADDR (host:port; port 0 picks one) for the sender
-    #[arg(long, value_name = "ADDR", conflicts_with_all = ["to", "peer_device"])]
+    /// Run this end only, and wait at ADDR (host:port; 0.0.0.0 is every address, port 0 picks one) for the sender
+    #[arg(long, value_name = "ADDR", conflicts_with_all = ["to", "peer_device"], value_parser = address)]
     listen: Option<String>,
     /// Run this end only, and send to who listens at ADDR
-    #[arg(long, value_name = "ADDR", conflicts_with = "peer_device")]
+    #[arg(long, value_name = "ADDR", conflicts_with = "peer_device", value_parser = address)]
     to: Option<String>,
     /// The provider; both ends here default to mock, one end to the first that has a device
     #[arg(long, value_name = "NAME")]
@@ -107,14 +112,14 @@ struct TransferArgs {
     /// The other end's device, where it is in this process [default: another of a mock, else the same]
     #[arg(long, value_name = "NAME")]
     peer_device: Option<String>,
-    /// Bytes in one work request, at most the device's largest message; K, M and G are powers of 1024
-    #[arg(long, value_name = "BYTES", default_value = "1M", value_parser = size)]
+    /// Bytes in one work request, at most the device's largest message; K, M, G and T are powers of 1024
+    #[arg(long, value_name = "BYTES", default_value = "1M", value_parser = size, conflicts_with = "listen")]
     chunk: usize,
     /// Work requests in flight
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "listen")]
     depth: u32,
     /// Work requests that one doorbell publishes, at most
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "listen")]
     batch: u32,
     /// With --listen, how long to wait for the sender; strangers that connect are passed over [default: for ever]
     #[arg(long, value_name = "SECONDS", requires = "listen", value_parser = perf::seconds)]
@@ -127,51 +132,33 @@ struct TransferArgs {
     json: bool,
 }
 
-fn exit_codes() -> String {
-    let lines = Failure::CODES.map(|(code, meaning)| format!("  {code:>2}  {meaning}"));
-    format!("Exit codes:\n{}", lines.join("\n"))
-}
-
-/// What the help of `ibv transfer` ends with.
-const TRANSFER_EXAMPLES: &str = "\
-The bytes go by put and get alone; checksums are compared at the peer and again after the bytes came back.
-A received file appears whole under its name or not at all.
-
-Examples:
-  ibv transfer FILE                        both ends here, over the mock: no hardware needed
-  ibv transfer FILE --provider verbs       both ends here, over a device
-  ibv transfer copy.bin --listen 0.0.0.0:7000
-                                           receive one file
-  ibv transfer FILE --to server.example:7000 --chunk 4M --json
-";
-
-fn transfer_help() -> String {
-    format!("{TRANSFER_EXAMPLES}\n{}", exit_codes())
-}
-
-fn perf_help() -> String {
-    format!("{}\n{}", perf::EXAMPLES, exit_codes())
-}
-
-fn decode_help() -> String {
-    format!("{}\n{}", decode::EXAMPLES, exit_codes())
-}
-
 /// A remark that changes nothing.
 fn note(what: String) {
     eprintln!("{what}");
 }
 
+fn address(text: &str) -> Result<String, String> {
+    match text.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(text.to_owned()),
+        _ => Err(format!("{text} is not host:port, such as server.example:7000 or [::1]:7000")),
+    }
+}
+
 fn size(text: &str) -> Result<usize, String> {
-    let (digits, shift) = match text.as_bytes().last() {
-        Some(b'K' | b'k') => (&text[..text.len() - 1], 10),
-        Some(b'M' | b'm') => (&text[..text.len() - 1], 20),
-        Some(b'G' | b'g') => (&text[..text.len() - 1], 30),
-        _ => (text, 0),
+    let shift = match text.as_bytes().last().map(u8::to_ascii_uppercase) {
+        Some(b'K') => 10,
+        Some(b'M') => 20,
+        Some(b'G') => 30,
+        Some(b'T') => 40,
+        _ => 0,
     };
-    let number: usize =
-        digits.parse().map_err(|_| format!("{text} is not a size such as 65536, 64K or 1M"))?;
-    match number.checked_mul(1 << shift) {
+    let digits = if shift == 0 { text } else { &text[..text.len() - 1] };
+    let number = match digits.parse::<usize>() {
+        Ok(number) => number.checked_mul(1 << shift),
+        Err(e) if *e.kind() == IntErrorKind::PosOverflow => None,
+        Err(_) => return Err(format!("{text} is not a size such as 65536, 64K or 1M")),
+    };
+    match number {
         Some(0) => Err("no bytes never get anywhere".into()),
         Some(bytes) => Ok(bytes),
         None => Err(format!("{text} is more than memory has addresses")),
@@ -181,28 +168,38 @@ fn size(text: &str) -> Result<usize, String> {
 /// Runs the command line `args` with the providers that `registry` lists, prints, and says how it ended:
 /// one of [`Failure::CODES`]. `registry` is asked anew whenever a command needs a list of its own.
 pub fn run(args: impl IntoIterator<Item = OsString>, registry: &dyn Fn() -> Registry) -> ExitCode {
-    let cli = match Cli::try_parse_from(args) {
-        Ok(cli) => cli,
-        Err(usage) => {
-            let _ = usage.print();
-            return ExitCode::from(usage.exit_code() as u8);
-        }
+    let ended = match parse(args) {
+        Ok(Command::Conformance { max_msg_size, args }) => return conformance::run(args, max_msg_size),
+        Ok(Command::Devices(args)) => devices(&args, registry),
+        Ok(Command::Doctor(args)) => doctor(&args, registry),
+        Ok(Command::Transfer(args)) => transfer(&args, registry()),
+        Ok(Command::Perf(args)) => perf::run(&args, registry()),
+        Ok(Command::Decode(args)) => decode::run(&args),
+        Err(said) => match output::answer(&said) {
+            Ok(code) => return ExitCode::from(code),
+            Err(failure) => Err(failure),
+        },
     };
-    let done = match cli.command {
-        Command::Devices(args) => devices(&args, registry),
-        Command::Doctor(args) => doctor(&args, registry),
-        Command::Transfer(args) => transfer(&args, registry()),
-        Command::Perf(args) => perf::run(&args, registry()),
-        Command::Decode(args) => decode::run(&args),
-        Command::Conformance { max_msg_size, args } => return conformance::run(args, max_msg_size),
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("error: {failure}");
-            ExitCode::from(failure.code())
-        }
+    let Err(failure) = ended else { return ExitCode::SUCCESS };
+    if !matches!(failure, Failure::NobodyReads) {
+        eprintln!("error: {failure}");
     }
+    ExitCode::from(failure.code())
+}
+
+fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, clap::Error> {
+    // A negative number is a wrong value of its option, and no option that nobody knows.
+    let number = |arg: Arg| match arg.get_action().takes_values() && !arg.is_positional() {
+        true => arg.allow_negative_numbers(true),
+        false => arg,
+    };
+    let command = Cli::command();
+    let names: Vec<_> = command.get_subcommands().map(|each| each.get_name().to_owned()).collect();
+    let apply = |command: clap::Command, name| command.mut_subcommand(name, |each| each.mut_args(number));
+    let mut command = names.into_iter().fold(command, apply);
+    let mut matches = command.try_get_matches_from_mut(args)?;
+    let cli = Cli::from_arg_matches_mut(&mut matches).map_err(|e| e.format(&mut command))?;
+    Ok(cli.command)
 }
 
 fn devices(args: &DevicesArgs, registry: &dyn Fn() -> Registry) -> Result<(), Failure> {
@@ -302,103 +299,6 @@ fn connect(addr: impl ToSocketAddrs, timeout: Duration) -> io::Result<TcpStream>
         }
     }
     Err(last)
-}
-
-/// A device that another process can reach; the provider's name and the open domain.
-fn one_end(
-    provider: Option<&str>,
-    device: Option<&str>,
-    registry: Registry,
-) -> Result<(&'static str, IbvDomain<AnyDomain>), Failure> {
-    let reachable = |d: &IbvDeviceInfo| d.kind != DeviceKind::Mock;
-    // Without a choice, whatever can be reached; but if there is only a mock, say what is wrong with it.
-    let open = provider.is_some() || device.is_some() || !any(&registry, reachable);
-    let chosen = Chosen::new(registry, provider, device, |d| open || reachable(d))?;
-    if !reachable(&chosen.device) {
-        return Err(Failure::OneProcess(chosen.provider.into()));
-    }
-    let domain = chosen.open(&chosen.device.name)?;
-    Ok((chosen.provider, domain))
-}
-
-fn any(registry: &Registry, wanted: impl Fn(&IbvDeviceInfo) -> bool) -> bool {
-    claimed(registry).iter().any(|(_, d)| wanted(d))
-}
-
-/// Every device with the provider that claims it, in order of preference.
-fn claimed(registry: &Registry) -> Vec<(&'static str, IbvDeviceInfo)> {
-    let mut all = Vec::new();
-    for found in registry.survey() {
-        for (device, claim) in found.devices.unwrap_or_default() {
-            if matches!(claim, Claim::Yes(_)) {
-                all.push((found.provider, device));
-            }
-        }
-    }
-    all
-}
-
-/// One provider and one of its devices.
-struct Chosen {
-    registry: Registry,
-    provider: &'static str,
-    device: IbvDeviceInfo,
-}
-
-impl Chosen {
-    fn new(
-        registry: Registry,
-        provider: Option<&str>,
-        device: Option<&str>,
-        wanted: impl Fn(&IbvDeviceInfo) -> bool,
-    ) -> Result<Self, Failure> {
-        let registry = match provider {
-            Some(name) => registry.only(name)?,
-            None => registry,
-        };
-        let fits = |d: &IbvDeviceInfo| device.map_or_else(|| wanted(d), |name| d.name == name);
-        let found = claimed(&registry).into_iter().find(|(_, d)| fits(d));
-        let Some((provider, device)) = found else { return Err(nothing(&registry, device)) };
-        Ok(Self { registry: registry.only(provider)?, provider, device })
-    }
-
-    fn open(&self, device: &str) -> Result<IbvDomain<AnyDomain>, Failure> {
-        Ok(self.registry.open(device)?)
-    }
-
-    /// Where the other end goes by default: a mock has a second device to talk to, and elsewhere the one
-    /// port that is sure to reach a device is its own.
-    fn opposite(&self) -> String {
-        let others = claimed(&self.registry).into_iter().map(|(_, d)| d);
-        let mut mocks = others.filter(|d| d.kind == DeviceKind::Mock && d.name != self.device.name);
-        match self.device.kind {
-            DeviceKind::Mock => mocks.next().unwrap_or(self.device.clone()).name,
-            _ => self.device.name.clone(),
-        }
-    }
-}
-
-/// The registry's own words for having nothing to open.
-fn nothing(registry: &Registry, device: Option<&str>) -> Failure {
-    let opened = device.map_or_else(|| registry.open_any(), |name| registry.open(name));
-    match opened {
-        Err(e) => e.into(),
-        Ok(_) => Error::new(ErrorKind::NoDevice, "open", "no suitable device").into(),
-    }
-}
-
-fn show(what: &(impl std::fmt::Display + Serialize), json: bool) -> Result<(), Failure> {
-    if json { print_json(what) } else { print(what) }
-}
-
-fn print(text: &impl std::fmt::Display) -> Result<(), Failure> {
-    writeln!(io::stdout().lock(), "{text}").map_err(Failure::output)
-}
-
-fn print_json(data: &impl Serialize) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
-    serde_json::to_writer_pretty(&mut out, data).map_err(|e| Failure::output(e.into()))?;
-    writeln!(out).map_err(Failure::output)
 }
 
 /// The progress bar; it draws on standard error, and only where that is a terminal.

@@ -10,8 +10,8 @@ mod trace;
 use crate::failure::Failure;
 use serde::Serialize;
 use std::{
-    fmt, fs,
-    io::{self, Read},
+    fs::File,
+    io::{self, BufRead, BufReader, Read},
     path::Path,
 };
 
@@ -46,11 +46,11 @@ pub(crate) struct Format {
     pub(crate) slot: Option<usize>,
 }
 
-/// Everything that was found, in order. Serializes as `--json` prints it.
-#[derive(Debug, Serialize)]
-pub(crate) struct Report {
-    entries: Vec<Entry>,
-}
+/// Is told each entry as soon as it is known; an error ends the reading.
+pub(crate) type Show<'s> = &'s mut dyn FnMut(&Entry) -> Result<(), Failure>;
+
+/// Entries of a dump, in order.
+type Entries<'b> = Box<dyn Iterator<Item = Entry> + 'b>;
 
 /// An entry of a queue, or a line of a trace.
 #[derive(Debug, Serialize)]
@@ -64,9 +64,9 @@ pub(crate) struct Entry {
     fields: Vec<Field>,
     /// What is wrong with it.
     faults: Vec<String>,
-    /// As people read it.
+    /// As people read it: whole lines.
     #[serde(skip)]
-    text: String,
+    pub(crate) text: String,
 }
 
 /// A field of an entry.
@@ -86,35 +86,56 @@ fn hex_of(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Reads `path`, or standard input where there is none: a trace of software devices, or a dump in `format`.
+/// Reads `path`, or standard input where there is none, a trace of software devices or a dump in `format`, and
+/// tells `show` of every entry.
 ///
 /// # Errors
-/// `NotADump` where it is neither, `Refused` where this build can not read the device's formats.
-pub(crate) fn report(path: Option<&Path>, format: Format) -> Result<Report, Failure> {
+/// Those of `show`; `NotADump` where it is neither, `Refused` where this build can not read the device's
+/// formats; once everything was shown, `Malformed` where something is wrong with an entry, else `Unread` where
+/// lines of a trace could not be read.
+pub(crate) fn run(path: Option<&Path>, format: Format, show: Show<'_>) -> Result<(), Failure> {
     let name = path.unwrap_or(Path::new("standard input"));
-    let content = read(path).map_err(|source| match source.kind() {
+    let unreadable = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => Failure::Missing(name.into()),
         _ => Failure::Unreadable { path: name.into(), source },
-    })?;
-    let not_a_dump = |why| Failure::NotADump { path: name.into(), why };
-    let entries = match trace::lines(&content) {
-        Some(lines) => trace::entries(lines).map_err(not_a_dump)?,
-        None => entries(&dump::bytes(&content).map_err(not_a_dump)?, format)?,
     };
-    Ok(Report { entries })
+    let mut input = open(path).map_err(unreadable)?;
+    let (mut start, mut line, mut number) = (Vec::new(), Vec::new(), 0);
+    while line.trim_ascii().is_empty() {
+        start.append(&mut line);
+        if input.read_until(b'\n', &mut line).map_err(unreadable)? == 0 {
+            break;
+        }
+        number += 1;
+    }
+    if trace::begins(&line) {
+        return trace::run(trace::Input { input, line, number }, name, show);
+    }
+    start.append(&mut line);
+    input.read_to_end(&mut start).map_err(unreadable)?;
+    let bytes = dump::bytes(&start).map_err(|why| Failure::NotADump { path: name.into(), why })?;
+    verdict(entries(&bytes, format)?, show)
 }
 
-fn read(path: Option<&Path>) -> io::Result<Vec<u8>> {
-    let mut content = Vec::new();
-    match path {
-        Some(path) => return fs::read(path),
-        None => io::stdin().lock().read_to_end(&mut content)?,
-    };
-    Ok(content)
+fn open(path: Option<&Path>) -> io::Result<Box<dyn BufRead>> {
+    Ok(match path {
+        Some(path) => Box::new(BufReader::new(File::open(path)?)),
+        None => Box::new(io::stdin().lock()),
+    })
+}
+
+/// Shows all entries, and fails where something is wrong with one.
+fn verdict(entries: Entries<'_>, show: Show<'_>) -> Result<(), Failure> {
+    let mut faults = 0;
+    for entry in entries {
+        faults += entry.faults.len();
+        show(&entry)?;
+    }
+    if faults == 0 { Ok(()) } else { Err(Failure::Malformed(faults)) }
 }
 
 /// The entries of a dump.
-fn entries(bytes: &[u8], format: Format) -> Result<Vec<Entry>, Failure> {
+fn entries(bytes: &[u8], format: Format) -> Result<Entries<'_>, Failure> {
     match format.device {
         Device::Efa => Ok(efa::entries(bytes, format)),
         #[cfg(feature = "mlx5")]
@@ -135,22 +156,5 @@ fn traced(device: &str, queue: trace::Queue, bytes: &[u8]) -> Option<Entry> {
         ("mlx5", queue) => Some(mlx5::traced(queue, bytes)),
         ("efa", queue) => Some(efa::traced(queue, bytes)),
         _ => None,
-    }
-}
-
-impl Report {
-    /// Fails where something is wrong with an entry; what, has been printed.
-    pub(crate) fn verdict(&self) -> Result<(), Failure> {
-        match self.entries.iter().map(|entry| entry.faults.len()).sum() {
-            0 => Ok(()),
-            faults => Err(Failure::Malformed(faults)),
-        }
-    }
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text: String = self.entries.iter().map(|entry| entry.text.as_str()).collect();
-        f.write_str(text.trim_end())
     }
 }

@@ -1,7 +1,7 @@
 //! Everything a command can fail with, and the exit code that says which. Usage errors are clap's: 2.
 
 use ibv::{EndpointError, ErrorKind, PollCompletionError, PostError, WorkRequestError};
-use std::{io, path::PathBuf};
+use std::{io, path::PathBuf, time::Duration};
 use thiserror::Error;
 
 /// Why a command failed. Prints in one line; [`code`](Self::code) is the process's exit code.
@@ -20,7 +20,13 @@ pub enum Failure {
     /// A request was accepted and failed.
     #[error("{0}")]
     WorkRequest(#[from] WorkRequestError),
-    /// Standard output is closed, or something else of the operating system's.
+    /// An option has a value that nothing here can take; the message names option, value and range.
+    #[error("{0}")]
+    Setting(String),
+    /// Whoever read standard output has gone, as `head` does: nothing is wrong, and nothing is said.
+    #[error("nobody reads standard output any more")]
+    NobodyReads,
+    /// Standard output can not be written to, or something else of the operating system's.
     #[error("{what}: {source}")]
     Io {
         /// What was being done.
@@ -34,6 +40,20 @@ pub enum Failure {
     /// `ibv decode` found entries that are wrong; what, is on standard output.
     #[error("{0} thing(s) are wrong, each named behind its entry")]
     Malformed(usize),
+    /// Lines of a trace can not be read; all others have been decoded and printed.
+    #[error(
+        "{path}: {lines} line(s) can not be read, and everything else is printed; the first is line {first}, which {why}"
+    )]
+    Unread {
+        /// The trace.
+        path: PathBuf,
+        /// How many.
+        lines: usize,
+        /// The first one's number, from 1.
+        first: usize,
+        /// What is wrong with that.
+        why: String,
+    },
     /// What should be decoded is neither a dump nor a trace.
     #[error("{path}: is no dump: {why}")]
     NotADump {
@@ -138,13 +158,16 @@ pub enum Failure {
     Vanished(&'static str),
     /// Nothing happened for too long.
     #[error(
-        "nothing happened for {seconds} s while this end {during}; raise --timeout (or --wait, where nobody had come yet) if that is too short"
+        "nothing happened for {} s while this end {during}; raise {option} if that is too short",
+        limit.as_secs_f64()
     )]
     Silent {
         /// What this end was doing.
         during: &'static str,
-        /// The limit.
-        seconds: u64,
+        /// How long.
+        limit: Duration,
+        /// The option that says so.
+        option: &'static str,
     },
     /// The peer gave up and said why.
     #[error("the peer gave up: {0}")]
@@ -157,7 +180,7 @@ pub enum Failure {
     /// The two ends of a measurement were told different things.
     #[error("the ends' settings differ: {0}; give both the same")]
     Differ(String),
-    /// `ibv perf` was asked for what makes no sense, or what the device can not do.
+    /// The device, or this build, can not do what was asked for.
     #[error("{0}")]
     Refused(String),
     /// `ibv perf --verify` found bytes that nobody sent.
@@ -185,10 +208,13 @@ pub enum Failure {
 
 impl Failure {
     /// Every exit code and what it says, in order.
-    pub const CODES: [(u8, &str); 28] = [
+    pub const CODES: [(u8, &str); 30] = [
         (0, "success"),
         (1, "the library, a device, the operating system or a conformance case failed"),
-        (2, "wrong usage"),
+        (
+            2,
+            "wrong usage: an option that is not there, or a value that can not be used; option, value and range are printed",
+        ),
         (3, "no device, or no provider of that name"),
         (5, "doctor: no device can be used; what to do is printed"),
         (6, "decode: something is wrong with what was decoded; it is printed"),
@@ -196,20 +222,17 @@ impl Failure {
         (11, "the file can not be read"),
         (12, "a directory or something else that is no regular file"),
         (13, "the file is empty"),
-        (14, "the file does not fit into memory"),
+        (14, "the file, or the messages of perf, do not fit into memory"),
         (15, "the received file can not be written"),
         (20, "the peer's address can not be reached or listened on"),
         (21, "the peer speaks something else"),
         (22, "the peer speaks another version"),
         (23, "the peer went away midway"),
-        (24, "nothing happened for --timeout seconds"),
+        (24, "nothing happened for --timeout seconds, or nobody came within --wait seconds"),
         (25, "the peer gave up; its reason is printed"),
         (26, "perf: the two ends' settings differ"),
         (30, "the provider can not join two processes"),
-        (
-            31,
-            "perf, decode: the device or this build can not do that, or the settings make no sense together",
-        ),
+        (31, "perf, decode: the device or this build can not do that"),
         (40, "checksums differ"),
         (41, "perf: the bytes that arrived are not those that were sent"),
         (50, "the file is no snapshot of ibv doctor"),
@@ -217,6 +240,11 @@ impl Failure {
         (52, "the snapshot can not be written"),
         (53, "perf: the report can not be written"),
         (54, "the file is no dump that decode can read"),
+        (
+            55,
+            "decode: lines of the trace can not be read, such as the last of a killed process; the others are printed",
+        ),
+        (141, "nobody reads standard output any more, as after `| head`; nothing is said"),
     ];
 
     /// The exit code.
@@ -224,6 +252,7 @@ impl Failure {
         match self {
             Self::Rdma(e) if e.kind() == ErrorKind::NoDevice => 3,
             Self::Rdma(_) | Self::Post(_) | Self::Poll(_) | Self::WorkRequest(_) | Self::Io { .. } => 1,
+            Self::Setting(_) => 2,
             Self::Unusable(_) => 5,
             Self::Malformed(_) => 6,
             Self::Missing(_) => 10,
@@ -248,11 +277,26 @@ impl Failure {
             Self::SnapshotUnwritable { .. } => 52,
             Self::ReportUnwritable { .. } => 53,
             Self::NotADump { .. } => 54,
+            Self::Unread { .. } => 55,
+            Self::NobodyReads => 141,
         }
+    }
+
+    /// What a device refuses of a configuration, in the words of the options that made it: pairs of a field and
+    /// an option.
+    pub(crate) fn of_options(refused: ibv::Error, options: &[(&str, &str)]) -> Self {
+        if refused.kind() != ErrorKind::InvalidConfig {
+            return refused.into();
+        }
+        let said = refused.detail().replace("IbvConfig::", "");
+        Self::Setting(options.iter().fold(said, |said, (field, option)| said.replace(field, option)))
     }
 
     /// Output that can not be written: a closed pipe, a full disk.
     pub(crate) fn output(source: io::Error) -> Self {
+        if source.kind() == io::ErrorKind::BrokenPipe {
+            return Self::NobodyReads;
+        }
         Self::Io { what: "standard output".into(), source }
     }
 }
@@ -288,6 +332,9 @@ mod tests {
             Failure::SnapshotUnwritable { path: path.clone(), source: io() },
             Failure::Malformed(1),
             Failure::NotADump { path: path.clone(), why: "x".into() },
+            Failure::Unread { path: path.clone(), lines: 1, first: 9, why: "x".into() },
+            Failure::Setting("x".into()),
+            Failure::NobodyReads,
             Failure::Missing(path.clone()),
             Failure::Unreadable { path: path.clone(), source: io() },
             Failure::NotAFile { path: path.clone(), what: "a directory" },
@@ -302,7 +349,7 @@ mod tests {
             Failure::Garbage("x".into()),
             Failure::PeerVersion { what: "x", theirs: 2, ours: 1 },
             Failure::Vanished("waited"),
-            Failure::Silent { during: "waited", seconds: 1 },
+            Failure::Silent { during: "waited", limit: Duration::from_millis(50), option: "--wait" },
             Failure::PeerFailed("x".into()),
             Failure::OneProcess("mock".into()),
             Failure::Mismatch { ours: "a".into(), theirs: "b".into(), whose: "there" },
@@ -312,9 +359,19 @@ mod tests {
     #[test]
     fn every_failure_has_a_code_of_its_own_and_every_code_is_documented() {
         let mut codes: Vec<u8> = one_of_each().iter().map(Failure::code).collect();
-        codes.extend([0, 2]);
+        codes.push(0);
         codes.sort_unstable();
         assert_eq!(codes, Failure::CODES.map(|(code, _)| code));
+    }
+
+    #[test]
+    fn what_a_device_refuses_is_said_by_the_options_that_asked_for_it() {
+        let refused = "IbvConfig::max_send_wr is 9; with max_inline of 8 this device takes 1 to 4";
+        let refused = |kind| ibv::Error::new(kind, "create_qp", refused);
+        let options = [("max_send_wr", "--tx-depth"), ("max_inline", "--inline")];
+        let said = Failure::of_options(refused(ErrorKind::InvalidConfig), &options);
+        assert_eq!(said.to_string(), "--tx-depth is 9; with --inline of 8 this device takes 1 to 4");
+        assert_eq!((said.code(), Failure::of_options(refused(ErrorKind::Verb), &options).code()), (2, 1));
     }
 
     #[test]

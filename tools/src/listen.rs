@@ -3,8 +3,8 @@
 
 use crate::Failure;
 use std::{
-    io,
-    net::{TcpListener, TcpStream},
+    io::{self, Read, Write},
+    net::{Shutdown, TcpListener, TcpStream},
     thread,
     time::{Duration, Instant},
 };
@@ -17,7 +17,7 @@ const MUTES: usize = 32;
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Waits for somebody whose first bytes are `magic`. Whoever says something else, says nothing or goes away
-/// is reported to `note` and forgotten. With `wait`, no longer than that.
+/// is told `magic`, reported to `note` and forgotten. With `wait`, no longer than that.
 ///
 /// # Errors
 /// The operating system's; `Silent` where nobody came in time.
@@ -41,7 +41,11 @@ pub(crate) fn accept(
             return Ok(link);
         }
         if let Some(wait) = wait.filter(|wait| start.elapsed() >= *wait) {
-            return Err(Failure::Silent { during: "waited for the other end", seconds: wait.as_secs() });
+            return Err(Failure::Silent {
+                during: "waited for the other end",
+                limit: wait,
+                option: "--wait",
+            });
         }
     }
 }
@@ -76,12 +80,21 @@ impl Strangers {
                 Ok(false) => i += 1,
                 Err(why) => {
                     note(format!("{addr} {why}; still listening"));
-                    self.0.remove(i);
+                    let (link, ..) = self.0.remove(i);
+                    dismiss(link, magic);
                 }
             }
         }
         None
     }
+}
+
+/// Says who listens here, so that another of this project's commands knows whom it met, and hangs up. What was
+/// said is read, since the operating system takes words back from whoever is hung up on unheard.
+fn dismiss(mut link: TcpStream, magic: [u8; 4]) {
+    let _ = link.read(&mut [0; 4096]);
+    let _ = link.write(&magic);
+    let _ = link.shutdown(Shutdown::Both);
 }
 
 /// Whether `link` has begun with `magic`; no, not yet; or what is wrong with it.
@@ -103,7 +116,7 @@ fn judge(link: &TcpStream, magic: [u8; 4], since: Instant) -> Result<bool, Strin
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{io::Write, net::SocketAddr};
+    use std::net::SocketAddr;
 
     const MAGIC: [u8; 4] = *b"ibvX";
 
@@ -136,7 +149,10 @@ mod tests {
                 link
             };
             drop(visit(b""));
-            let chat = visit(b"GET / HTTP/1.1\r\n\r\n");
+            let mut chat = visit(b"GET / HTTP/1.1\r\n\r\n");
+            let mut told = Vec::new();
+            chat.read_to_end(&mut told).unwrap();
+            assert_eq!(told, MAGIC, "a stranger is told who listens");
             let mute = visit(b"");
             let half = visit(b"ib");
             let mut right = visit(b"ibv");

@@ -9,7 +9,7 @@ mod wire;
 
 pub use crate::file::Sha256;
 pub use crate::wire::Link;
-pub use report::{Checksums, Moved, Report};
+pub use report::{Checksums, Cut, Moved, Report};
 pub use session::{receive, send};
 
 use crate::failure::Failure;

@@ -242,7 +242,7 @@ impl<L: Link, M: Protocol> Channel<L, M> {
             BrokenPipe, ConnectionAborted, ConnectionReset, TimedOut, UnexpectedEof, WouldBlock,
         };
         match source.kind() {
-            WouldBlock | TimedOut => Failure::Silent { during, seconds: self.timeout.as_secs() },
+            WouldBlock | TimedOut => Failure::Silent { during, limit: self.timeout, option: "--timeout" },
             BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof => Failure::Vanished(during),
             _ => Failure::Io { what: "the connection to the peer".into(), source },
         }

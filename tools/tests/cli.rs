@@ -167,23 +167,77 @@ fn a_depth_beyond_the_device_is_an_error_with_both_numbers() {
     let dir = folder();
     let mut command = transfer(&file(dir.path(), 10));
     command.args(["--depth", "4000000000"]);
-    fails(command, 1, "this device takes");
+    fails(command, 2, "--depth 4000000000: mock0 takes 1 to ");
 }
 
 #[test]
-fn wrong_usage_is_code_2() {
-    for args in [
-        &["transfer"][..],
-        &["nonsense"],
-        &["transfer", "f", "--chunk", "0"],
-        &["transfer", "f", "--chunk", "1Q"],
+fn wrong_usage_is_code_2_and_names_option_and_value() {
+    for (line, words) in [
+        ("transfer", "<FILE>"),
+        ("nonsense", "nonsense"),
+        ("transfer f --chunk 0", "'--chunk <BYTES>': no bytes"),
+        ("transfer f --chunk 1Q", "1Q is not a size"),
+        ("transfer f --chunk -1", "'-1' for '--chunk <BYTES>': -1 is not a size"),
+        ("transfer f --chunk 99999999999999999999", "is more than memory has addresses"),
+        ("transfer f --chunk 99999999T", "is more than memory has addresses"),
+        ("transfer f --depth -1", "'-1' for '--depth <N>'"),
+        ("transfer f --listen a:1 --to b:1", "--to"),
+        ("transfer f --listen a:1 --chunk 4K", "--chunk"),
+        ("transfer f --listen a:1 --batch 4", "--batch"),
+        ("transfer f --wait 1", "--listen"),
+        ("devices --root elsewhere", "--near <PLACE>|--topology"),
+        ("devices --near gpu:0 --topology", "--topology"),
+        ("doctor --from f --snapshot f", "--snapshot"),
     ] {
-        let out = ibv().args(args).output().unwrap();
-        assert_eq!(out.status.code(), Some(2), "{args:?}");
-        assert!(out.stdout.is_empty() && String::from_utf8(out.stderr).unwrap().starts_with("error: "));
+        let out = ibv().args(line.split(' ')).output().unwrap();
+        let said = String::from_utf8(out.stderr).unwrap();
+        assert_eq!(out.status.code(), Some(2), "{line}: {said}");
+        assert!(
+            out.stdout.is_empty() && said.starts_with("error: ") && said.contains(words),
+            "{line}: {said}"
+        );
     }
-    let both = ["transfer", "f", "--listen", "a:1", "--to", "b:1"];
-    assert_eq!(ibv().args(both).output().unwrap().status.code(), Some(2));
+}
+
+#[test]
+fn a_chunk_may_have_any_unit() {
+    let dir = folder();
+    let mut command = transfer(&file(dir.path(), 5000));
+    let out = command.args(["--json", "--chunk", "1T"]).output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert!(report["chunk"].as_u64() > Some(5000) && report["chunk"].as_u64() < Some(1 << 40), "{report}");
+}
+
+/// The commands that the help of `ibv` lists.
+fn commands() -> Vec<String> {
+    let help = String::from_utf8(ibv().arg("--help").output().unwrap().stdout).unwrap();
+    let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let names = lines.take_while(|line| line.starts_with("  ")).filter(|line| !line.starts_with("   "));
+    names
+        .map(|line| line.split_whitespace().next().unwrap().to_owned())
+        .filter(|name| name != "help")
+        .collect()
+}
+
+#[test]
+fn the_help_of_every_command_has_examples_and_exit_codes() {
+    let all = commands();
+    assert!(
+        ["devices", "doctor", "transfer", "perf", "decode", "conformance"]
+            .iter()
+            .all(|name| all.iter().any(|c| c == name))
+    );
+    let own = all.iter().filter(|name| *name != "conformance");
+    for command in own.map(|name| vec![&**name, "--help"]).chain([vec!["--help"]]) {
+        let out = ibv().args(&command).output().unwrap();
+        let text = String::from_utf8(out.stdout).unwrap();
+        assert!(out.status.success() && out.stderr.is_empty(), "{command:?}");
+        for words in ["Examples:", "Exit codes:"] {
+            assert!(text.contains(words), "{command:?}: no {words} in {text}");
+        }
+        let named = format!("ibv {}", if command.len() == 2 { command[0] } else { "" });
+        assert!(text[text.find("Examples:").unwrap()..].contains(&named), "{command:?}: {text}");
+    }
 }
 
 #[test]
@@ -192,21 +246,56 @@ fn help_lists_every_exit_code() {
     let text = String::from_utf8(out.stdout).unwrap();
     assert!(out.status.success());
     for (code, meaning) in ibv_tools::Failure::CODES {
-        assert!(text.contains(&format!("{code:>2}  {meaning}")), "{code} is not in {text}");
+        assert!(text.contains(&format!("{code:>3}  {meaning}")), "{code} is not in {text}");
+    }
+}
+
+/// The exit code and what is said where standard output goes to `out`.
+fn into(out: impl Into<std::process::Stdio>, args: &[&str]) -> (Option<i32>, String) {
+    let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin("ibv"));
+    let ended = command.args(args).stdout(out).output().unwrap();
+    (ended.status.code(), String::from_utf8(ended.stderr).unwrap())
+}
+
+#[test]
+fn a_reader_that_went_away_is_code_141_of_every_command_and_nothing_is_said() {
+    let dir = folder();
+    let source = file(dir.path(), 64).display().to_string();
+    for args in [
+        &["--help"][..],
+        &["doctor", "--help"],
+        &["devices"],
+        &["devices", "--json"],
+        &["devices", "--topology"],
+        &["doctor"],
+        &["doctor", "--json"],
+        &["transfer", &source],
+        &["transfer", &source, "--json"],
+        &["perf", "write", "bw", "--loopback", "--provider", "mock", "-n", "5"],
+        &["decode", &source],
+        &["decode", &source, "--json"],
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        assert_eq!(into(writer, args), (Some(141), String::new()), "{args:?}");
     }
 }
 
 #[test]
-fn a_closed_pipe_is_an_error_not_a_panic() {
-    let dir = folder();
-    let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin("ibv"));
-    let (reader, writer) = std::io::pipe().unwrap();
-    drop(reader);
-    let out = command.args(["transfer"]).arg(file(dir.path(), 10)).stdout(writer).output().unwrap();
-    assert_eq!(
-        (out.status.code(), String::from_utf8_lossy(&out.stderr).contains("panicked")),
-        (Some(1), false)
-    );
+fn output_that_can_not_be_written_is_code_1() {
+    for args in [&["--help"][..], &["--version"], &["devices"], &["devices", "--json"]] {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let (code, said) = into(full, args);
+        assert_eq!(code, Some(1), "{args:?}");
+        assert!(said.starts_with("error: standard output: "), "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn a_snapshot_that_can_not_be_written_is_code_52() {
+    let out = ibv().args(["doctor", "--snapshot", "/dev/full"]).output().unwrap();
+    let said = String::from_utf8(out.stderr).unwrap();
+    assert!(out.status.code() == Some(52) && said.contains("/dev/full: the snapshot can not be"), "{said}");
 }
 
 #[test]

@@ -1,7 +1,11 @@
 //! `ibv decode`: dumps and traces in, words and exit codes out.
 
 use assert_cmd::Command;
-use std::fs;
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    process::{self, Stdio},
+};
 
 /// A write of 10 bytes on queue pair 0x1234, as an mlx5 device fetches it.
 const WRITE: &str = "00000708 00123403 00000008 00000000 00000000 00000099 00000005 00000000 \
@@ -120,4 +124,60 @@ fn what_is_no_dump_has_its_own_exit_codes() {
     assert_eq!(decode("", "").0, 54);
     assert_eq!(decode("--slot 7", WRITE).0, 2);
     assert!(decode("--help", "").1.contains("Examples:"));
+}
+
+/// A doorbell, as software devices trace it.
+const DOORBELL: &str = "{\"t\":10,\"slot\":0,\"event\":\"doorbell\",\"qpn\":4660,\"record\":8}";
+
+#[test]
+fn a_cut_trace_is_printed_up_to_there_and_has_an_exit_code_of_its_own() {
+    let cut = format!("{DOORBELL}\n{DOORBELL}\n{}", &DOORBELL[..30]);
+    let (code, text, said) = decode("", &cut);
+    assert_eq!((code, text.matches("doorbell qpn 0x1234").count()), (55, 2), "{text}{said}");
+    assert!(text.contains("line 3 can not be read: ends in its middle"), "{text}");
+    assert!(said.contains("standard input: 1 line(s) can not be read") && said.contains("line 3"), "{said}");
+    let (code, json, _) = decode("--json", &cut);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let entries = json["entries"].as_array().unwrap();
+    assert_eq!((code, entries.len(), entries[2]["at"].as_u64()), (55, 3, Some(3)));
+    assert!(entries[2]["faults"][0].as_str().unwrap().contains("ends in its middle"));
+    // Of lines behind one that is none, nothing is lost either; and a fault of an entry says more.
+    let wrong = "{\"t\":1,\"event\":\"cqe\",\"device\":\"efa\",\"bytes\":\"0100\"}";
+    let (code, text, _) = decode("", &format!("{DOORBELL}\nnonsense\n{wrong}\n{DOORBELL}\n"));
+    assert_eq!((code, text.matches("doorbell").count()), (6, 2), "{text}");
+    assert_eq!(decode("", &DOORBELL[..30]).0, 54, "nothing of it is a trace");
+}
+
+/// The command with an input that has not ended.
+fn while_input_lasts(args: &[&str], test: impl FnOnce(&mut process::Child)) -> Option<i32> {
+    let mut command = process::Command::new(assert_cmd::cargo::cargo_bin("ibv"));
+    let command = command.arg("decode").args(args).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    test(&mut child);
+    child.wait().unwrap().code()
+}
+
+#[test]
+fn an_entry_is_printed_as_soon_as_its_line_came() {
+    for (args, first) in [(&[][..], "doorbell"), (&["--json"], "{")] {
+        let code = while_input_lasts(args, |child| {
+            writeln!(child.stdin.as_ref().unwrap(), "{DOORBELL}").unwrap();
+            let mut line = String::new();
+            BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+            assert!(line.contains(first), "{line}");
+            child.stdin = None;
+        });
+        // The reader above went away with what it had buffered.
+        assert_eq!(code, Some(0));
+    }
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_ends_the_decoding_of_a_long_input() {
+    let code = while_input_lasts(&[], |child| {
+        child.stdout = None;
+        // It ends before its input does, which a pipe says by breaking.
+        while writeln!(child.stdin.as_ref().unwrap(), "{DOORBELL}").is_ok() {}
+    });
+    assert_eq!(code, Some(141));
 }

@@ -164,21 +164,42 @@ fn a_failing_device_is_reported_by_its_cause() {
 #[test]
 fn nonsense_is_refused_before_anything_is_opened() {
     for (line, status, words) in [
-        ("write lat -q 2", 31, "one message at a time"),
-        ("write bw -l 200", 31, "--post-list 200 is longer than --tx-depth 128"),
-        ("read bw -I 8", 31, "nothing of a read"),
-        ("send bw -s 1M", 31, "at most 65536"),
-        ("write bw -t 100000", 31, "--tx-depth 100000: this device takes at most 4096"),
+        ("write lat -q 2", 2, "--qp: latency is of one message at a time"),
+        ("write bw -l 200", 2, "--post-list 200: must be 1 to --tx-depth, which is 128"),
+        ("read bw -I 8", 2, "--inline 8: nothing of a read"),
+        ("send bw -s 1M", 2, "--size 1048576: mock0 takes 1 to 65536"),
+        ("write bw -t 100000", 2, "--tx-depth 100000: mock0 takes 1 to 4096"),
+        ("write bw -t 4294967295", 2, "--tx-depth 4294967295: mock0 takes 1 to 4096"),
+        (
+            "write bw -q 100000000",
+            2,
+            "--qp 100000000: mock0 takes 1 to 512 with 128 requests in flight on each",
+        ),
+        ("write bw -i 9", 2, "--ib-port 9: mock0 has 1"),
+        ("write bw -x 9", 2, "--gid-index 9: port 1 of mock0 has 0"),
         ("write bw --peer-device nosuch", 3, "nosuch"),
         ("write bw --html /nonexistent/x.html", 53, "can not be written"),
     ] {
         let (got, said) = code(&format!("{line} --provider mock --loopback"));
         assert!(got == status && said.contains(words), "{line}: {got} {said}");
     }
-    for line in
-        ["write", "copy bw", "write bw -s 0", "write bw -a -s 5", "write bw -n 5 -D 1", "write bw -m 7"]
-    {
-        assert_eq!(code(line).0, 2, "{line}");
+    for (line, words) in [
+        ("write", "<MEASURE>"),
+        ("copy bw", "'copy'"),
+        ("write bw -s 0", "'--size <BYTES>'"),
+        ("write bw -a -s 5", "--size"),
+        ("write bw -n 5 -D 1", "--duration"),
+        ("write bw -m 7", "7 is none of 256, 512"),
+        ("write bw -q 0", "'0' for '--qp <N>': 0 is not in 1.."),
+        ("write bw -t 0", "'0' for '--tx-depth <N>': 0 is not in 1.."),
+        ("write bw -l 0", "'0' for '--post-list <N>': 0 is not in 1.."),
+        ("write bw -r 0", "'0' for '--rx-depth <N>': 0 is not in 1.."),
+        ("write bw -Q 0", "'0' for '--cq-mod <N>': 0 is not in 1.."),
+        ("write bw -D 0", "0 is not more than 0 and at most 31536000"),
+        ("write bw -n -5", "'-5' for '--iters <N>'"),
+    ] {
+        let (status, said) = code(line);
+        assert!(status == 2 && said.contains(words), "{line}: {status} {said}");
     }
     let (status, said) = code("write bw somewhere --provider mock");
     assert!(status == 30 && said.contains("--loopback"), "{said}");
@@ -207,12 +228,19 @@ fn the_report_is_a_table_for_people_and_a_page_for_browsers() {
 }
 
 #[test]
-fn help_has_examples_and_exit_codes() {
-    let text = String::from_utf8(perf("--help").output().unwrap().stdout).unwrap();
-    for words in ["Examples:", "ibv perf write bw server.example", "26  perf: the two ends' settings differ"]
-    {
-        assert!(text.contains(words), "no {words} in {text}");
-    }
+fn a_report_that_fails_leaves_what_was_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("report.html");
+    let measure = |more: &str| {
+        let mut command = perf(&format!("write bw -n 5 --provider mock --loopback {more} --html"));
+        command.arg(&page).output().unwrap().status.code()
+    };
+    assert_eq!((measure("-i 9"), fs::read_dir(&folder).unwrap().count()), (Some(2), 0), "no empty report");
+    fs::write(&page, "an older one").unwrap();
+    assert_eq!((measure("-i 9"), fs::read_to_string(&page).unwrap()), (Some(2), "an older one".into()));
+    assert_eq!((measure(""), fs::read_dir(&folder).unwrap().count()), (Some(0), 1));
+    assert!(fs::read_to_string(&page).unwrap().starts_with("<!"));
+    assert_eq!(code("write bw -n 5 --provider mock --loopback --html /dev/full").0, 53);
 }
 
 /// `ibv perf` with the posing mock, in this process; the exit code.
@@ -276,9 +304,30 @@ fn server_meets(words: &[u8]) -> u8 {
     })
 }
 
+/// Each of the two commands knows the other for what it is.
+#[test]
+fn a_client_of_a_receiver_of_files_is_told_whom_it_met() {
+    let (fabric, folder) = (Fabric::default(), tempfile::tempdir().unwrap());
+    let (file, ports) = (folder.path().join("file"), [free_port(), free_port()]);
+    fs::write(&file, "x").unwrap();
+    let transfer = |line: &str| {
+        let words = format!("ibv transfer {} {line}", file.display());
+        number(run(words.split(' ').map(OsString::from), &|| Posing::on(&fabric)))
+    };
+    let perf = |line: &str| end(&fabric, &format!("write bw {line}"));
+    thread::scope(|scope| {
+        let receiver = scope.spawn(|| transfer(&format!("--listen localhost:{} --wait 3", ports[0])));
+        let server = scope.spawn(|| perf(&format!("-p {} --wait 3", ports[1])));
+        assert_eq!(once_reachable(|| perf(&format!("-p {} localhost", ports[0]))), 21);
+        assert_eq!(once_reachable(|| transfer(&format!("--to localhost:{}", ports[1]))), 21);
+        assert_eq!([receiver, server].map(|end| end.join().unwrap()), [24, 24], "nobody else came");
+    });
+}
+
 #[test]
 fn a_server_outlives_strangers_and_tells_a_broken_client_from_another_release() {
     assert_eq!(server_meets(b"GET / HTTP/1.1\r\n\r\n"), 24, "nobody else came within --wait");
+    assert_eq!(server_meets(b"ibvT\x01\0\0\0\0\0\0\0"), 24, "nor did a sender of files");
     assert_eq!(server_meets(b"ibvP\x01\0\0\0\0\0\0\0"), 22);
     assert_eq!(server_meets(b"ibvP\x02\0\0\0\xff\0\0\0"), 21);
     assert_eq!(server_meets(b"ibvP\x02\0\0\0"), 23);

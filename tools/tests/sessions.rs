@@ -250,7 +250,9 @@ fn a_receiver_passes_over_strangers_until_its_sender_comes() {
         browser.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
         let _mute = reach(addr);
         // The browser is shown out, and the listener is still there.
-        assert_eq!(browser.read_to_end(&mut Vec::new()).unwrap_or(0), 0);
+        let mut told = Vec::new();
+        browser.read_to_end(&mut told).unwrap();
+        assert_eq!(told, b"ibvT");
         let sent = lab.transfer(&source, "mock0", &["--to", &addr.to_string()]);
         (sent, receiver.join().unwrap())
     });
@@ -438,8 +440,13 @@ fn an_address_where_nobody_is_or_may_be_is_code_20() {
     let lab = Lab::new();
     let addr = free_address().to_string();
     assert_eq!(lab.transfer(&lab.source(10), "mock0", &["--to", &addr]), 20);
-    assert_eq!(lab.transfer(&lab.source(10), "mock0", &["--to", "no address"]), 20);
-    assert_eq!(lab.transfer(&lab.target(), "mock0", &["--listen", "no address"]), 20);
+    for nowhere in ["192.0.2.1:99", "no address:1"] {
+        assert_eq!(lab.transfer(&lab.target(), "mock0", &["--listen", nowhere]), 20);
+    }
+    for nonsense in ["127.0.0.1", "host:", ":7", "host:65536"] {
+        assert_eq!(lab.transfer(&lab.source(10), "mock0", &["--to", nonsense]), 2);
+        assert_eq!(lab.transfer(&lab.target(), "mock0", &["--listen", nonsense]), 2);
+    }
 }
 
 #[test]

@@ -37,7 +37,7 @@ pub fn run(args: &[String]) -> Result<()> {
             println!("{USAGE}");
             Ok(())
         }
-        _ => Err(USAGE.into()),
+        _ => Err(sh::usage(USAGE)),
     }
 }
 

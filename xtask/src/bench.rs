@@ -6,7 +6,7 @@ mod efa;
 mod mlx5;
 mod perf;
 
-use crate::sh::{Result, cargo, debian_packages, output, program, root, run};
+use crate::sh::{Result, cargo, debian_packages, output, program, root, run, usage};
 
 const USAGE: &str = "usage: cargo xtask bench [--instructions [--json | --limits] | --perf [--json]]
 
@@ -43,7 +43,7 @@ pub(crate) fn run_bench(args: &[String]) -> Result<()> {
             println!("{USAGE}");
             return Ok(());
         }
-        _ => return Err(USAGE.into()),
+        _ => return Err(usage(USAGE)),
     }
     debian_packages(&["valgrind"])?;
     cost()?;

@@ -30,7 +30,7 @@ pub fn run(args: &[String]) -> Result<(), Box<dyn Error>> {
             println!("{USAGE}");
             Ok(())
         }
-        _ => Err(USAGE.into()),
+        _ => Err(crate::sh::usage(USAGE)),
     }
 }
 

@@ -56,12 +56,23 @@ const HELP: &str = "usage: cargo xtask COMMAND [ARGUMENTS]
   bindgen       write ibv-sys's bindings anew from rdma-core's headers
   abi           compare ibv-sys's layouts with installed headers
 
-Each takes --help.";
+Each takes --help. Exit status: 0, 1 where something failed, 2 where the command line is wrong; softnic,
+conformance and mutants: that of the program they run.";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let (command, args) = args.split_first().map_or(("help", &[][..]), |(c, rest)| (c.as_str(), rest));
-    let done = match command {
+    match run(command, args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("error: {why}");
+            ExitCode::from(sh::status_of(why.as_ref()))
+        }
+    }
+}
+
+fn run(command: &str, args: &[String]) -> sh::Result<()> {
+    match command {
         "abi" => abi::run(args),
         "bench" => bench::run_bench(args),
         "bindgen" => bindgen::run(args),
@@ -79,13 +90,27 @@ fn main() -> ExitCode {
             println!("{HELP}");
             Ok(())
         }
-        other => Err(format!("no command {other}\n\n{HELP}").into()),
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            eprintln!("error: {why}");
-            ExitCode::FAILURE
+        other => Err(sh::usage(format!("no command {other}\n\n{HELP}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_that_help_lists_is_there_and_has_help_of_its_own() {
+        let names = HELP.lines().skip(2).take_while(|line| !line.is_empty());
+        let names: Vec<_> = names.filter_map(|line| line.split_whitespace().next()).collect();
+        assert_eq!(names.len(), 13, "{names:?}");
+        // Two of them become a program of ours, whose help it is, and one runs it.
+        for name in names.into_iter().filter(|name| !["conformance", "mutants"].contains(name)) {
+            run(name, &["--help".into()]).unwrap_or_else(|e| panic!("{name}: {e}"));
+            if name != "demo" {
+                let wrong = run(name, &["--no-such-option".into()]).unwrap_err();
+                assert_eq!(sh::status_of(wrong.as_ref()), 2, "{name}: {wrong}");
+            }
         }
+        assert_eq!(sh::status_of(run("nonesuch", &[]).unwrap_err().as_ref()), 2);
     }
 }

@@ -1,7 +1,7 @@
 //! `cargo xtask new-provider`: writes the skeleton of a provider, in a workspace of its own, that the
 //! suite already certifies for what it claims. The template is `examples/new-provider-template`.
 
-use crate::sh::{Result, root};
+use crate::sh::{Result, root, usage};
 use std::{
     env, fs,
     path::{Component, Path, PathBuf},
@@ -21,7 +21,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         }
         [name] => (name, PathBuf::from(format!("provider-{name}"))),
         [name, flag, path] if flag == "--path" => (name, PathBuf::from(path)),
-        _ => return Err(USAGE.into()),
+        _ => return Err(usage(USAGE)),
     };
     let path = env::current_dir()?.join(path);
     let files = write(name, &path)?;
@@ -35,26 +35,33 @@ pub(crate) fn write(name: &str, path: &Path) -> Result<usize> {
     if path.exists() {
         return Err(format!("{} exists already", path.display()).into());
     }
-    fs::create_dir_all(path)?;
-    let path = path.canonicalize()?;
+    fs::create_dir_all(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    // Half a skeleton is worth nothing, and would be in the way of the next attempt.
+    fill(name, &path.canonicalize()?).inspect_err(|_| drop(fs::remove_dir_all(path)))
+}
+
+fn fill(name: &str, path: &Path) -> Result<usize> {
     let template = root().join("examples/new-provider-template");
     let words = [
         ("{{name}}", name.to_owned()),
         ("{{snake}}", name.replace('-', "_")),
         ("{{Camel}}", camel(name)),
-        ("{{ibv}}", relative(&path, &root().canonicalize()?).display().to_string()),
+        ("{{ibv}}", relative(path, &root().canonicalize()?).display().to_string()),
     ];
-    copy(&template, &path, &words)
+    copy(&template, path, &words)
 }
 
 fn check(name: &str) -> Result<()> {
+    if root().join(format!("provider-{name}")).exists() {
+        return Err(usage(format!("provider-{name} is this project's own; choose another name")));
+    }
     let first = name.starts_with(|c: char| c.is_ascii_lowercase());
     let rest = name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
     if first && rest && !name.ends_with('-') && !name.contains("--") {
         return Ok(());
     }
-    Err(format!("{name} is no provider name: a lower-case letter, then letters, digits and single dashes")
-        .into())
+    let rule = "a lower-case letter, then letters, digits and single dashes";
+    Err(usage(format!("{name:?} is no provider name: {rule}")))
 }
 
 fn copy(from: &Path, to: &Path, words: &[(&str, String)]) -> Result<usize> {
@@ -69,7 +76,8 @@ fn copy(from: &Path, to: &Path, words: &[(&str, String)]) -> Result<usize> {
         } else {
             let text =
                 words.iter().fold(fs::read_to_string(entry.path())?, |t, (word, by)| t.replace(word, by));
-            fs::write(to.join(final_name(&name)), text)?;
+            let file = to.join(final_name(&name));
+            fs::write(&file, text).map_err(|e| format!("{}: {e}", file.display()))?;
             files += 1;
         }
     }
@@ -105,7 +113,7 @@ mod tests {
     #[test]
     fn names_become_crates_and_types() {
         assert_eq!((camel("my-nic2"), camel("efa")), ("MyNic2".into(), "Efa".into()));
-        for bad in ["", "2x", "X", "a b", "a-", "a--b", "../x"] {
+        for bad in ["mock", "", "2x", "X", "a b", "a-", "a--b", "../x"] {
             assert!(check(bad).is_err(), "{bad}");
         }
         assert!(check("my-nic2").is_ok());
@@ -123,6 +131,16 @@ mod tests {
             ["Cargo.toml.in", "gitignore.in", "lib.rs"].map(final_name),
             ["Cargo.toml", ".gitignore", "lib.rs"]
         );
+    }
+
+    #[test]
+    fn what_can_not_be_written_is_named_and_what_can_not_be_meant_is_status_2() {
+        let said = write("my-nic", Path::new("/proc/no/such")).unwrap_err().to_string();
+        assert!(said.contains("/proc/no/such: "), "{said}");
+        for args in [&["mock"][..], &["My"], &[], &["x", "y", "z"]] {
+            let args: Vec<String> = args.iter().map(|arg| arg.to_string()).collect();
+            assert_eq!(crate::sh::status_of(run(&args).unwrap_err().as_ref()), 2, "{args:?}");
+        }
     }
 
     #[test]

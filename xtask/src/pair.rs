@@ -73,16 +73,16 @@ fn source(folder: &Path) -> Result<PathBuf> {
 
 fn transfer(ibv: &Path, machine: &[&str], receiver: (&str, &Path), sender: (&str, &Path)) -> Result<()> {
     let session = format!("xtask-pair-{}", std::process::id());
-    let end = |(provider, file): (&str, &Path), role: [&str; 2]| {
+    let end = |(provider, file): (&str, &Path), role: &[&str]| {
         let mut command = Command::new(this_program()?);
         command.arg("softnic").args(machine).args(["--session", &session, "--"]);
         command.arg(ibv).arg("transfer").arg(file).args(role);
-        command.args(["--provider", provider, "--chunk", "64K"]).stdin(Stdio::null());
+        command.args(["--provider", provider]).stdin(Stdio::null());
         Ok::<_, Box<dyn std::error::Error>>(command)
     };
-    let mut listening = Running(end(receiver, ["--listen", "127.0.0.1:0"])?.stderr(Stdio::piped()).spawn()?);
+    let mut listening = Running(end(receiver, &["--listen", "127.0.0.1:0"])?.stderr(Stdio::piped()).spawn()?);
     let addr = listening.address()?;
-    let mut sending = Running(end(sender, ["--to", &addr])?.spawn()?);
+    let mut sending = Running(end(sender, &["--to", &addr, "--chunk", "64K"])?.spawn()?);
     sending.finish("the sending end")?;
     listening.finish("the receiving end")
 }

@@ -51,7 +51,7 @@ pub(crate) fn run(args: &[String]) -> sh::Result<()> {
             }
             "--list" => return list(),
             "--suite" => suite = Some(args.next().ok_or("--suite needs a name")?.clone()),
-            other => return Err(format!("no argument {other}\n\n{USAGE}").into()),
+            other => return Err(sh::usage(format!("no argument {other}\n\n{USAGE}"))),
         }
     }
     let folder = build(suite.as_deref())?;

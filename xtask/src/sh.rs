@@ -5,20 +5,49 @@ use std::{
     env,
     error::Error,
     ffi::OsStr,
-    io,
+    fmt, io,
+    os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
+/// A failure with an exit status of its own; all others are 1.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) status: u8,
+    why: String,
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.why)
+    }
+}
+
+impl Error for Ended {}
+
+/// A command line that can not be meant.
+pub(crate) fn usage(why: impl Into<String>) -> Box<dyn Error> {
+    Box::new(Ended { status: 2, why: why.into() })
+}
+
+/// The exit status that a failure is told by.
+pub(crate) fn status_of(why: &(dyn Error + 'static)) -> u8 {
+    why.downcast_ref::<Ended>().map_or(1, |ended| ended.status)
+}
+
 /// Prints to standard output. Without a reader there is nobody to go on for: ends as a program does that `SIGPIPE` ends.
-pub(crate) fn say(what: std::fmt::Arguments<'_>) {
+pub(crate) fn say(what: fmt::Arguments<'_>) {
     use std::io::{ErrorKind, Write};
-    match std::io::stdout().lock().write_fmt(what) {
+    match io::stdout().lock().write_fmt(what) {
+        Ok(()) => {}
         Err(e) if e.kind() == ErrorKind::BrokenPipe => std::process::exit(141),
-        // Output that can't be written anywhere else is lost.
-        _ => {}
+        Err(e) => {
+            eprintln!("error: standard output: {e}");
+            std::process::exit(1);
+        }
     }
 }
 
@@ -85,6 +114,14 @@ pub(crate) fn run_aside(command: &mut Command) -> Result<()> {
     run(command.stdout(io::stderr()))
 }
 
+/// Becomes the program, whose exit status and signals are then its own. Comes back where there is none, with what
+/// a shell says then: 127, or 126 where it can not be run.
+pub(crate) fn exec(command: &mut Command) -> Result<()> {
+    let e = command.exec();
+    let status = if e.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
+    Err(Box::new(Ended { status, why: format!("run {}: {e}", command.get_program().display()) }))
+}
+
 /// Runs quietly and returns standard output.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let out = command.output().map_err(|e| format!("{}: {e}", shown(command)))?;
@@ -145,6 +182,13 @@ mod tests {
         assert!(e.starts_with("sh -c") && e.contains("exit status: 3") && e.ends_with("why"), "{e}");
         assert!(run(&mut program("false", [""; 0])).is_err());
         assert!(!succeeds(&mut program("no-such-program", [""; 0])));
+    }
+
+    #[test]
+    fn what_can_not_be_run_is_told_from_what_is_not_there() {
+        let status = |name: &str| status_of(exec(&mut program(name, [""; 0])).unwrap_err().as_ref());
+        assert_eq!((status("no-such-program"), status("/dev/null")), (127, 126));
+        assert_eq!((status_of(usage("x").as_ref()), status_of(Box::<dyn Error>::from("x").as_ref())), (2, 1));
     }
 
     #[test]

@@ -34,7 +34,8 @@ struct Options {
 
 /// Runs the command.
 pub(crate) fn run(args: &[String]) -> sh::Result<()> {
-    if args.first().is_none_or(|a| a == "--help" || a == "-h") {
+    let mut own = args.iter().take_while(|arg| *arg != "--");
+    if args.is_empty() || own.any(|arg| arg == "--help" || arg == "-h") {
         println!("{USAGE}");
         return Ok(());
     }
@@ -53,13 +54,8 @@ pub(crate) fn run(args: &[String]) -> sh::Result<()> {
         let path = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{}:{path}", build.join("bin").display()));
     }
-    let status = command.status().map_err(|e| format!("run {}: {e}", options.command[0]))?;
-    match status.code() {
-        Some(0) => Ok(()),
-        // The command's own answer is this one's, as `env` and `nice` do it.
-        Some(code) => std::process::exit(code),
-        None => Err(format!("{}: {status}", options.command[0]).into()),
-    }
+    // As `env` and `nice` do it: nobody stands between the command and who started this.
+    sh::exec(&mut command)
 }
 
 /// The lane in which our own command line looks at software devices: it lists them, and finds nothing amiss.
@@ -92,7 +88,8 @@ fn parse(args: &[String]) -> sh::Result<Options> {
     let mut options = Options::default();
     let mut args = args.iter();
     while let Some(arg) = args.next() {
-        let mut value = || args.next().cloned().ok_or_else(|| format!("{arg} needs a value\n\n{USAGE}"));
+        let mut value =
+            || args.next().cloned().ok_or_else(|| sh::usage(format!("{arg} needs a value\n\n{USAGE}")));
         match arg.as_str() {
             "--" => break,
             "--device" => options.set.push(("SOFTNIC_DEVICE", one_of(arg, value()?, &["mlx5", "efa"])?)),
@@ -116,12 +113,15 @@ fn parse(args: &[String]) -> sh::Result<Options> {
             "--trace-text" => options.set.push(("SOFTNIC_TRACE_TEXT", trace_file(arg, value()?)?)),
             "--strict" => options.set.push(("SOFTNIC_STRICT", "1".to_owned())),
             "--rdma-core" => options.suite = Some(value()?),
-            other => return Err(format!("no option {other}; put `--` before the command\n\n{USAGE}").into()),
+            other => {
+                let why = format!("no option {other}; put `--` before the command\n\n{USAGE}");
+                return Err(sh::usage(why));
+            }
         }
     }
     options.command = args.cloned().collect();
     if options.command.is_empty() {
-        return Err(format!("no command to run\n\n{USAGE}").into());
+        return Err(sh::usage(format!("no command to run\n\n{USAGE}")));
     }
     Ok(options)
 }
@@ -138,7 +138,7 @@ fn trace_file(option: &str, file: String) -> sh::Result<String> {
 fn count(value: String) -> sh::Result<String> {
     match value.parse() {
         Ok(1..=64u8) => Ok(value),
-        _ => Err(format!("--count {value}: must be a number from 1 to 64").into()),
+        _ => Err(sh::usage(format!("--count {value}: must be a number from 1 to 64"))),
     }
 }
 
@@ -146,7 +146,7 @@ fn one_of(option: &str, value: String, known: &[&str]) -> sh::Result<String> {
     if known.contains(&value.as_str()) {
         return Ok(value);
     }
-    Err(format!("{option} {value}: must be one of {}", known.join(", ")).into())
+    Err(sh::usage(format!("{option} {value}: must be one of {}", known.join(", "))))
 }
 
 #[cfg(test)]

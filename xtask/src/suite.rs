@@ -1,8 +1,8 @@
 //! `cargo xtask conformance` and `cargo xtask mutants`: two programs of the workspace, found by name.
-//! What they print is theirs; nothing else goes to standard output.
+//! What they print is theirs, and so is the exit status; nothing else goes to standard output.
 
 use crate::{
-    sh::{Result, target},
+    sh::{Result, exec, target, usage},
     softnic, workspace,
 };
 use std::{fs, process::Command};
@@ -58,10 +58,7 @@ pub(crate) fn conformance(args: &[String]) -> Result<()> {
         );
     }
     if !asked && !stands_in {
-        return passed(
-            "conformance",
-            Command::new(workspace::program_of_ours("ibv")?).arg("conformance").args(rest),
-        );
+        return exec(Command::new(workspace::program_of_ours("ibv")?).arg("conformance").args(rest));
     }
     let ibv = workspace::program_of_ours("ibv")?.display().to_string();
     let session = format!("xtask-conformance-{}", std::process::id());
@@ -79,7 +76,7 @@ pub(crate) fn conformance(args: &[String]) -> Result<()> {
 /// An option's value, and the other arguments.
 fn take_value(args: &[String], option: &str) -> Result<(Option<String>, Vec<String>)> {
     let Some(at) = args.iter().position(|arg| arg == option) else { return Ok((None, args.to_vec())) };
-    let value = args.get(at + 1).ok_or_else(|| format!("{option} needs a value"))?;
+    let value = args.get(at + 1).ok_or_else(|| usage(format!("{option} needs a value")))?;
     Ok((Some(value.clone()), [&args[..at], &args[at + 2..]].concat()))
 }
 
@@ -97,12 +94,7 @@ fn has_rdma_device() -> bool {
 
 /// Runs the suite over deliberately broken providers.
 pub(crate) fn mutants(args: &[String]) -> Result<()> {
-    passed("mutants", Command::new(workspace::program_of_ours("mutants")?).args(args))
-}
-
-fn passed(what: &str, command: &mut Command) -> Result<()> {
-    let status = command.status().map_err(|e| format!("{what}: {e}"))?;
-    if status.success() { Ok(()) } else { Err(format!("{what}: {status}").into()) }
+    exec(Command::new(workspace::program_of_ours("mutants")?).args(args))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use crate::{
     lanes::{For, LANES, Lane, Ran},
-    sh::Result,
+    sh::{Result, usage},
 };
 use std::{
     env,
@@ -58,10 +58,11 @@ impl Course {
                     return Ok(None);
                 }
                 arg if arg == option => {
-                    let name = args.next().ok_or_else(|| format!("{option} needs a name; see --list"))?;
+                    let name =
+                        args.next().ok_or_else(|| usage(format!("{option} needs a name; see --list")))?;
                     chosen.push(self.named(name)?);
                 }
-                other => return Err(format!("unknown argument {other}\n{}", self.usage).into()),
+                other => return Err(usage(format!("no argument {other}\n\n{}", self.usage))),
             }
         }
         Ok(Some(if chosen.is_empty() { self.lanes.iter().collect() } else { chosen }))
@@ -78,7 +79,7 @@ impl Course {
 
     fn named(&self, name: &str) -> Result<&'static Lane> {
         let found = self.lanes.iter().find(|l| l.name == name);
-        found.ok_or_else(|| format!("no {} {name}; see --list", self.what).into())
+        found.ok_or_else(|| usage(format!("no {} {name}; see --list", self.what)))
     }
 }
 

@@ -6,7 +6,7 @@ mod roots;
 mod text;
 mod unsafe_files;
 
-use crate::sh::{Result, output, program, root};
+use crate::sh::{Result, output, program, root, usage};
 use std::{fs, path::PathBuf};
 
 const USAGE: &str = "usage: cargo xtask tidy [--bless]
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
             println!("{USAGE}");
             return Ok(());
         }
-        _ => return Err(USAGE.into()),
+        _ => return Err(usage(USAGE)),
     }
     let (files, metadata) = (tracked()?, arrows::metadata()?);
     let mut wrong = arrows::check(&metadata)?;

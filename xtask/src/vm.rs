@@ -9,7 +9,7 @@ mod pair;
 
 use crate::{
     lanes::Ran,
-    sh::{Result, debian_packages, output, program, target},
+    sh::{Result, debian_packages, output, program, target, usage},
     workspace::program_of_ours,
 };
 use kernel::Kernel;
@@ -75,8 +75,8 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
             conformance::run_suite(&Lab::open(&options, SUITE_LIMIT)?, rest)
         }
         Some((word, [])) if word == "pair" => pair::run_pair(&Lab::open(&options, LIMIT)?),
-        Some((word, _)) if word != "--" => Err(format!("no command {word}\n\n{USAGE}").into()),
-        _ => Err(format!("no command to run\n\n{USAGE}").into()),
+        Some((word, _)) if word != "--" => Err(usage(format!("no command {word}\n\n{USAGE}"))),
+        _ => Err(usage(format!("no command to run\n\n{USAGE}"))),
     }
 }
 
@@ -95,7 +95,7 @@ fn parse(args: &[String]) -> Result<Options> {
     let mut options = Options { suite: "bookworm".into(), limit: None, rest: Vec::new() };
     let mut args = args.iter();
     while let Some(arg) = args.next() {
-        let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value\n\n{USAGE}"));
+        let mut value = || args.next().ok_or_else(|| usage(format!("{arg} needs a value\n\n{USAGE}")));
         match arg.as_str() {
             "--suite" => options.suite.clone_from(value()?),
             "--seconds" => {

@@ -3,8 +3,11 @@
 
 use crate::sh::{Result, cargo, target};
 use std::{
+    io,
     path::PathBuf,
-    process::{Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
+    thread,
+    time::{Duration, Instant},
 };
 
 /// Everything that needs no vendor library to build.
@@ -18,7 +21,7 @@ pub(crate) fn cargo_all<const N: usize>(words: [&str; N]) -> Command {
     command
 }
 
-/// Builds a program of the workspace, saying nothing unless that fails; gives its path.
+/// Builds a program of the workspace, saying nothing unless that fails or takes its time; gives its path.
 pub(crate) fn program_of_ours(name: &str) -> Result<PathBuf> {
     built(&["--bin", name], &format!("debug/{name}"))
 }
@@ -32,11 +35,31 @@ pub(crate) fn softnic_library() -> Result<PathBuf> {
 
 fn built(what: &[&str], file: &str) -> Result<PathBuf> {
     let mut build = cargo_all(["build", "--quiet"]);
-    let status = build.args(what).stdout(Stdio::null()).status().map_err(|e| format!("cargo build: {e}"))?;
+    let building = build.args(what).stdout(Stdio::null()).spawn();
+    let status =
+        building.and_then(|child| patiently(child, file)).map_err(|e| format!("cargo build: {e}"))?;
     let path = target().join(file);
     match (status.success(), path.exists()) {
         (true, true) => Ok(path),
         (true, false) => Err(format!("the build left no {}", path.display()).into()),
         (false, _) => Err(format!("cargo build of {file}: {status}").into()),
     }
+}
+
+/// How long a build may be silent.
+const SILENCE: Duration = Duration::from_secs(2);
+
+/// Waits for the build of `file`, and says what for if that is not over at once.
+fn patiently(mut build: Child, file: &str) -> io::Result<ExitStatus> {
+    let said_by = Instant::now() + SILENCE;
+    while Instant::now() < said_by {
+        if let Some(status) = build.try_wait()? {
+            return Ok(status);
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    eprintln!(
+        "building {file} first: minutes where nothing is built yet, or while another cargo builds here"
+    );
+    build.wait()
 }

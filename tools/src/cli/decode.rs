@@ -1,9 +1,9 @@
 //! `ibv decode`: arguments and output. What dumps and traces say is module `decode`'s.
 
-use super::{print, print_json};
+use super::output;
 use crate::{
     Failure,
-    decode::{self, Device, Format, Kind},
+    decode::{self, Device, Entry, Format, Kind},
 };
 use clap::Args;
 use std::path::PathBuf;
@@ -11,10 +11,11 @@ use std::path::PathBuf;
 /// What help ends with.
 pub(super) const EXAMPLES: &str = "\
 Every field is printed with its place, its bytes, the name that the vendor's header gives it and what it says;
-what is wrong with an entry follows it, and the exit code is 6.
+what is wrong with an entry follows it, and the exit code is 6. Entries are printed as they are read.
 
 A dump is what xxd, hexdump -C, od -tx1 or a debugger (x/64xb) prints, plain hexadecimal in the order of memory, or
-the bytes themselves. A trace that software devices wrote (cargo xtask softnic --trace FILE) is recognised by itself.
+the bytes themselves. A trace that software devices wrote (cargo xtask softnic --trace FILE) is recognised by itself; a line that can not be read,
+such as the last of a process that was killed, is named in its place, and the exit code is then 55.
 
 Examples:
   xxd -p wqe.bin | ibv decode              send entries
@@ -53,11 +54,32 @@ fn slot(text: &str) -> Result<usize, String> {
 /// Runs the command.
 pub(super) fn run(args: &DecodeArgs) -> Result<(), Failure> {
     let format = Format { device: args.device, kind: args.kind, slot: args.slot };
-    let report = decode::report(args.file.as_deref(), format)?;
-    if args.json {
-        print_json(&report)?
-    } else {
-        print(&report)?
+    let file = args.file.as_deref();
+    if !args.json {
+        return decode::run(file, format, &mut |entry| output::write(&entry.text));
     }
-    report.verdict()
+    let mut object = Object { begun: false };
+    match decode::run(file, format, &mut |entry| object.entry(entry)) {
+        Err(Failure::NobodyReads) => Err(Failure::NobodyReads),
+        ended => object.end().and(ended),
+    }
+}
+
+/// One JSON object, `{"entries": [...]}`, that is printed entry by entry.
+struct Object {
+    begun: bool,
+}
+
+impl Object {
+    fn entry(&mut self, entry: &Entry) -> Result<(), Failure> {
+        let text = serde_json::to_string_pretty(entry).map_err(|e| Failure::output(e.into()))?;
+        let before = if self.begun { "," } else { "{\n  \"entries\": [" };
+        self.begun = true;
+        output::write(&format!("{before}\n    {}", text.replace('\n', "\n    ")))
+    }
+
+    /// Where there was no entry there is no object either.
+    fn end(&self) -> Result<(), Failure> {
+        if self.begun { output::write("\n  ]\n}\n") } else { Ok(()) }
+    }
 }

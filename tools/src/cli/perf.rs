@@ -1,20 +1,16 @@
 //! `ibv perf`: arguments and output. What is measured, and how, is module `perf`'s.
 
-use super::{Chosen, connect, note, one_end, print, print_json, size};
+use super::{Chosen, connect, note, one_end, show, size};
 use crate::{
-    Failure, listen,
+    Failure,
+    file::Whole,
+    listen,
     perf::{self, Ends, Extent, Measure, Operation, Report, Settings, Watch},
 };
 use clap::Args;
 use ibv::{Mtu, Registry};
 use indicatif::{ProgressBar, ProgressStyle};
-use std::{
-    fs::{self, OpenOptions},
-    io,
-    net::TcpListener,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{net::TcpListener, path::PathBuf, time::Duration};
 
 /// What help ends with.
 pub(super) const EXAMPLES: &str = "\
@@ -66,19 +62,19 @@ pub(super) struct PerfArgs {
     #[arg(short = 'D', long, value_name = "SECONDS", conflicts_with = "iters", value_parser = seconds)]
     duration: Option<Duration>,
     /// Queue pairs; for bandwidth
-    #[arg(short, long, value_name = "N", default_value_t = 1)]
+    #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     qp: u32,
     /// Work requests that one doorbell publishes
-    #[arg(short = 'l', long, value_name = "N", default_value_t = 1)]
+    #[arg(short = 'l', long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     post_list: u32,
     /// Work requests in flight on each queue pair
-    #[arg(short, long, value_name = "N", default_value_t = 128)]
+    #[arg(short, long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
     tx_depth: u32,
     /// Receives posted on each queue pair, for sends
     #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
     rx_depth: u32,
     /// One completion for so many work requests [default: 100 up to 8192 bytes, else 1; a post list's length]
-    #[arg(short = 'Q', long, value_name = "N")]
+    #[arg(short = 'Q', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     cq_mod: Option<u32>,
     /// Largest message inside its work request [default: 0; for latency 220 (write), 236 (send) or the device's]
     #[arg(short = 'I', long, value_name = "BYTES")]
@@ -128,7 +124,7 @@ pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| format!("{text} is not a number of seconds"))?;
     match Duration::try_from_secs_f64(seconds) {
         Ok(time) if !time.is_zero() && seconds <= 31_536_000.0 => Ok(time),
-        _ => Err(format!("{text} is not between 0 and 31536000 seconds")),
+        _ => Err(format!("{text} is not more than 0 and at most 31536000 seconds")),
     }
 }
 
@@ -162,11 +158,12 @@ impl PerfArgs {
 
 /// Runs the command.
 pub(super) fn run(args: &PerfArgs, registry: Registry) -> Result<(), Failure> {
-    if let Some(path) = &args.html {
-        // Now, not after minutes of measuring; what is there stays until there is something better.
-        let file = OpenOptions::new().create(true).append(true).open(path);
-        file.map_err(|source| unwritable(path, source))?;
-    }
+    let unwritable = |source| {
+        let path = args.html.clone().unwrap_or_default();
+        Failure::ReportUnwritable { path, source }
+    };
+    // Now, not after minutes of measuring.
+    let page = args.html.as_deref().map(Whole::create).transpose().map_err(unwritable)?;
     let (settings, mut bar) = (args.settings(), Bar::default());
     let report = match &args.host {
         Some(host) => client(args, registry, host, &settings, &mut bar),
@@ -175,14 +172,10 @@ pub(super) fn run(args: &PerfArgs, registry: Registry) -> Result<(), Failure> {
     };
     drop(bar);
     let report = report?;
-    if let Some(path) = &args.html {
-        fs::write(path, report.html()).map_err(|source| unwritable(path, source))?;
+    if let Some(page) = page {
+        page.write(report.html().as_bytes()).map_err(unwritable)?;
     }
-    if args.json { print_json(&report) } else { print(&report) }
-}
-
-fn unwritable(path: &Path, source: io::Error) -> Failure {
-    Failure::ReportUnwritable { path: path.into(), source }
+    show(&report, args.json)
 }
 
 fn loopback(

@@ -3,7 +3,7 @@
 //!
 //! Layouts and names: rdma-core `providers/efa/efa_io_defs.h`. All fields are little endian.
 
-use super::{Entry, Field, Format, Kind, hex_of, trace::Queue};
+use super::{Entries, Entry, Field, Format, Kind, hex_of, trace::Queue};
 use std::fmt::Write;
 
 /// Bytes of a request, and of one with room for more inline data.
@@ -41,14 +41,14 @@ const STATUS: [&str; 16] = [
 ];
 
 /// Everything in `bytes`; a ring of requests is read as its slots.
-pub(super) fn entries(bytes: &[u8], format: Format) -> Vec<Entry> {
+pub(super) fn entries(bytes: &[u8], format: Format) -> Entries<'_> {
     let (default, read): (_, fn(&[u8], usize) -> Entry) = match format.kind {
         Kind::Wqe | Kind::Ring => (REQUEST, request),
         Kind::Cqe => (COMPLETION, completion),
         Kind::Receive => (RANGE, receive),
     };
     let slot = format.slot.unwrap_or(default);
-    bytes.chunks(slot).enumerate().map(|(i, bytes)| read(bytes, i * slot)).collect()
+    Box::new(bytes.chunks(slot).enumerate().map(move |(i, bytes)| read(bytes, i * slot)))
 }
 
 /// The bytes of one entry out of a trace.

@@ -1,6 +1,6 @@
 //! Entries of mlx5 devices: what `provider_mlx5::decode` says, as this command prints it.
 
-use super::{Entry, Field, Format, Kind, hex_of, trace::Queue};
+use super::{Entries, Entry, Field, Format, Kind, hex_of, trace::Queue};
 use ibv::providers::mlx5::decode::{self, Listing, Slot};
 
 /// Bytes of a basic block.
@@ -9,18 +9,17 @@ const BLOCK: usize = 64;
 const COMPLETION: usize = 64;
 
 /// Everything in `bytes`.
-pub(super) fn entries(bytes: &[u8], format: Format) -> Vec<Entry> {
+pub(super) fn entries(bytes: &[u8], format: Format) -> Entries<'_> {
     match format.kind {
-        Kind::Wqe => requests(bytes),
-        Kind::Ring => ring(bytes),
+        Kind::Wqe => Box::new(requests(bytes)),
+        Kind::Ring => Box::new(ring(bytes).into_iter()),
         Kind::Cqe => slots(bytes, format.slot.unwrap_or(COMPLETION), |slot, at| {
             let skip = slot.len().saturating_sub(COMPLETION);
             decode::completion(&slot[skip..], at + skip).into()
         }),
-        Kind::Receive => slots(bytes, format.slot.unwrap_or(bytes.len()), |slot, at| {
-            let listing = decode::receive(slot, at);
-            listing.into()
-        }),
+        Kind::Receive => {
+            slots(bytes, format.slot.unwrap_or(bytes.len()), |slot, at| decode::receive(slot, at).into())
+        }
     }
 }
 
@@ -33,20 +32,20 @@ pub(super) fn traced(queue: Queue, bytes: &[u8]) -> Entry {
     }
 }
 
-fn requests(bytes: &[u8]) -> Vec<Entry> {
-    let (mut entries, mut at) = (Vec::new(), 0);
-    while at < bytes.len() {
-        let listing = decode::request(&bytes[at..], at);
+fn requests(bytes: &[u8]) -> impl Iterator<Item = Entry> {
+    let mut next = 0;
+    std::iter::from_fn(move || {
+        let (at, rest) = (next, bytes.get(next..).filter(|rest| !rest.is_empty())?);
+        let listing = decode::request(rest, at);
         let segments = listing.value.as_ref().map_or(1, |request| usize::from(request.segments));
-        at += (segments * 16).next_multiple_of(BLOCK);
-        entries.push(listing.into());
-    }
-    entries
+        next += (segments * 16).next_multiple_of(BLOCK);
+        Some(listing.into())
+    })
 }
 
-fn slots(bytes: &[u8], slot: usize, entry: impl Fn(&[u8], usize) -> Entry) -> Vec<Entry> {
+fn slots<'b>(bytes: &'b [u8], slot: usize, entry: impl Fn(&[u8], usize) -> Entry + 'b) -> Entries<'b> {
     let slots = bytes.chunks(slot.max(1)).enumerate();
-    slots.map(|(i, bytes)| entry(bytes, i * slot)).collect()
+    Box::new(slots.map(move |(i, bytes)| entry(bytes, i * slot)))
 }
 
 fn ring(bytes: &[u8]) -> Vec<Entry> {

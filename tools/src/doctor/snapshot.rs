@@ -4,13 +4,13 @@
 //! A file may be anybody's: its size is limited, its version checked, and characters that would steer a
 //! terminal become visible escapes.
 
-use crate::Failure;
+use crate::{Failure, file::Whole};
 use ibv::{DeviceKind, Gid, GidType, LinkLayer, PortState};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::{
     fs::File,
-    io::{self, Read, Write},
+    io::{self, Read},
     path::Path,
 };
 
@@ -338,7 +338,7 @@ impl Snapshot {
         let unwritable = |source| Failure::SnapshotUnwritable { path: path.into(), source };
         let mut text = serde_json::to_vec_pretty(self).map_err(|e| unwritable(e.into()))?;
         text.push(b'\n');
-        File::create(path).and_then(|mut file| file.write_all(&text)).map_err(unwritable)
+        Whole::create(path).and_then(|whole| whole.write(&text)).map_err(unwritable)
     }
 
     fn parse(bytes: &[u8]) -> Result<Self, ParseError> {

@@ -18,6 +18,16 @@ const ALIGN: usize = 64;
 /// `rnr_retry` for ever, as perftest has it: a sender that is faster than the receiver waits.
 const WITHOUT_END: u8 = 7;
 
+/// The options that the fields of a configuration come from.
+const OPTIONS: [(&str, &str); 6] = [
+    ("max_send_wr", "--tx-depth"),
+    ("max_recv_wr", "--rx-depth"),
+    ("max_inline", "--inline"),
+    ("port_num", "--ib-port"),
+    ("path_mtu", "--mtu"),
+    ("gid", "--gid-index"),
+];
+
 /// Connected queue pairs and the only poller of the queue they report to.
 #[derive(Debug)]
 pub(super) struct End<I: IbvDomainImpl> {
@@ -194,7 +204,8 @@ fn queue_pairs<I: IbvDomainImpl>(
     config: &IbvConfig,
     count: u32,
 ) -> Result<Vec<QueuePair<I::QueuePair>>, Failure> {
-    (0..count).map(|_| Ok(domain.create_queue_pair(config.clone(), cq, cq)?)).collect()
+    let one = || domain.create_queue_pair(config.clone(), cq, cq);
+    (0..count).map(|_| one().map_err(|e| Failure::of_options(e, &OPTIONS))).collect()
 }
 
 /// This end's lane for the peer's. In turn, so that no link has to hold all of them.

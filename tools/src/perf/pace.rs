@@ -100,9 +100,9 @@ impl<'c, L: Link> Pace<'c, L> {
         // Stays above the threshold however long this takes.
         self.idle = SPINS + IDLE_LOOK;
         let since = *self.idle_since.get_or_insert_with(Instant::now);
-        if since.elapsed() >= self.channel.timeout() {
-            let seconds = self.channel.timeout().as_secs();
-            return Err(Failure::Silent { during: self.during, seconds });
+        let limit = self.channel.timeout();
+        if since.elapsed() >= limit {
+            return Err(Failure::Silent { during: self.during, limit, option: "--timeout" });
         }
         self.look()
     }

@@ -51,7 +51,7 @@ fn side<I: IbvDomainImpl, L: Link>(
 ) -> Result<Report, Failure> {
     let mut channel = Channel::new(link, settings.timeout);
     let mut run = || {
-        settings.check(&domain.device_info().name, &domain.caps())?;
+        settings.check(domain.device_info(), &domain.caps())?;
         let Met { peer_device, limit, in_order } = greet(domain, &mut channel, settings)?;
         let steps = steps(settings, limit, in_order)?;
         let largest = steps.iter().map(|step| step.size).max().unwrap_or(1);

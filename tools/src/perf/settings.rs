@@ -2,7 +2,7 @@
 //! do. Pure; the rows that come of it are `steps.rs`'s.
 
 use crate::Failure;
-use ibv::{Caps, Mtu};
+use ibv::{Caps, IbvDeviceInfo, Mtu};
 use serde::{Deserialize, Serialize};
 use std::{fmt, time::Duration};
 
@@ -181,36 +181,47 @@ impl Settings {
     }
 
     /// Refuses what makes no sense, and what a device with `caps` can not do.
-    pub(super) fn check(&self, device: &str, caps: &Caps) -> Result<(), Failure> {
-        match self.objection(caps) {
-            Some(why) => Err(Failure::Refused(format!("{device}: {why}"))),
-            None => Ok(()),
+    ///
+    /// # Errors
+    /// `Setting` for a value that can not be used, `Refused` for what the device lacks.
+    pub(super) fn check(&self, device: &IbvDeviceInfo, caps: &Caps) -> Result<(), Failure> {
+        if let Some(why) = self.nonsense() {
+            return Err(Failure::Setting(why));
         }
+        if let Some(why) = self.absent(caps) {
+            return Err(Failure::Refused(format!("{}: {why}", device.name)));
+        }
+        let wrong = self.excess(&device.name, caps).or_else(|| self.elsewhere(device));
+        wrong.map_or(Ok(()), |why| Err(Failure::Setting(why)))
     }
 
-    fn objection(&self, caps: &Caps) -> Option<String> {
-        self.nonsense().or_else(|| self.absent(caps)).or_else(|| self.excess(caps))
-    }
-
+    /// What no device could do.
     fn nonsense(&self) -> Option<String> {
         let Self { qps, post_list, tx_depth, .. } = *self;
-        if self.has(true) && (qps > 1 || post_list > 1 || self.bidirectional) {
-            let lat = "latency is of one message at a time";
-            return Some(format!("{lat}: leave out --qp, --post-list and --bidirectional"));
+        let cq_mod = self.cq_mod.unwrap_or(1);
+        let counts =
+            [("--qp", qps), ("--post-list", post_list), ("--tx-depth", tx_depth), ("--cq-mod", cq_mod)];
+        if let Some((option, _)) = counts.iter().find(|(_, value)| *value == 0) {
+            return Some(format!("{option} 0: must be at least 1"));
         }
-        if qps == 0 || post_list == 0 || tx_depth == 0 || self.cq_mod == Some(0) {
-            return Some("--qp, --post-list, --tx-depth and --cq-mod are at least 1".into());
+        let several =
+            [("--qp", qps > 1), ("--post-list", post_list > 1), ("--bidirectional", self.bidirectional)];
+        if let Some((option, _)) = several.iter().find(|(_, set)| *set && self.has(true)) {
+            return Some(format!(
+                "{option}: latency is of one message at a time; leave it out, or measure bw"
+            ));
         }
         if post_list > tx_depth {
-            return Some(format!("--post-list {post_list} is longer than --tx-depth {tx_depth}"));
+            return Some(format!("--post-list {post_list}: must be 1 to --tx-depth, which is {tx_depth}"));
         }
         let longest = tx_depth - post_list + 1;
-        let cq_mod = self.cq_mod.filter(|n| *n > longest)?;
-        Some(format!(
-            "--cq-mod {cq_mod} leaves lists of {post_list} in a queue of {tx_depth} waiting for ever; at most {longest}"
-        ))
+        (cq_mod > longest).then(|| {
+            let depths = format!("--post-list {post_list} and --tx-depth {tx_depth}");
+            format!("--cq-mod {cq_mod}: must be 1 to {longest} with {depths}, or the queue fills before anything completes")
+        })
     }
 
+    /// What the device lacks.
     fn absent(&self, caps: &Caps) -> Option<String> {
         let offers =
             [(Operation::Write, caps.write), (Operation::Read, caps.read), (Operation::Send, caps.send)];
@@ -219,30 +230,54 @@ impl Settings {
             let has: Vec<_> = has.iter().map(|(op, _)| op.to_string()).collect();
             return Some(format!("has no {}; it has {}", self.operation, has.join(", ")));
         }
-        if self.measure == Measure::Lat && self.latency_says_nothing(caps.messages_in_order) {
-            return Some(format!("{UNORDERED}; measure send latency, or write bandwidth"));
-        }
-        let cq_mod = self.cq_mod.filter(|n| *n > 1 && !caps.completions_in_order)?;
-        Some(format!(
-            "--cq-mod {cq_mod}: requests complete in any order here (capability completions_in_order), so each asks for its completion"
-        ))
+        let untold = self.measure == Measure::Lat && self.latency_says_nothing(caps.messages_in_order);
+        untold.then(|| format!("{UNORDERED}; measure send latency, or write bandwidth"))
     }
 
-    fn excess(&self, caps: &Caps) -> Option<String> {
+    /// What is more than the device takes.
+    fn excess(&self, device: &str, caps: &Caps) -> Option<String> {
         let inline = self.inline.unwrap_or(0);
         if inline > 0 && self.operation == Operation::Read {
-            return Some("--inline: nothing of a read can travel inside its work request".into());
+            return Some(format!("--inline {inline}: nothing of a read can travel inside its work request"));
         }
-        let over = |option: &str, value: u64, most: u64| {
-            (value > most).then(|| format!("{option} {value}: this device takes at most {most}"))
+        if let Some(n) = self.cq_mod.filter(|n| *n > 1 && !caps.completions_in_order) {
+            let why = "requests complete in any order there (capability completions_in_order)";
+            return Some(format!("--cq-mod {n}: {device} takes 1 alone, because {why}"));
+        }
+        let receives = if self.operation == Operation::Send { self.rx_depth } else { 0 };
+        let size = self.size.unwrap_or(1) as u64;
+        let each = u64::from(self.tx_depth) + u64::from(receives);
+        let limits = [
+            ("--inline", inline.into(), 0, caps.max_inline.into()),
+            ("--tx-depth", self.tx_depth.into(), 1, caps.max_send_wr.into()),
+            ("--rx-depth", receives.into(), 1, caps.max_recv_wr.into()),
+            ("--size", size, 1, self.limit(caps) as u64),
+            // All of them report to one completion queue.
+            ("--qp", self.qps.into(), 1, u64::from(caps.max_cqe) / each),
+        ];
+        let over = limits.into_iter().find(|(_, value, _, most)| value > most);
+        over.map(|(option, value, least, most)| {
+            let with = if option == "--qp" {
+                format!(" with {each} requests in flight on each")
+            } else {
+                String::new()
+            };
+            format!("{option} {value}: {device} takes {least} to {most}{with}")
+        })
+    }
+
+    /// A port or an address that the device does not have. Some devices' are only known to who drives them.
+    fn elsewhere(&self, device: &IbvDeviceInfo) -> Option<String> {
+        let list = |numbers: Vec<String>| numbers.join(", ");
+        let name = &device.name;
+        let Some(port) = device.port(self.port_num) else {
+            let ports = list(device.ports.iter().map(|port| port.port_num.to_string()).collect());
+            return (!ports.is_empty()).then(|| format!("--ib-port {}: {name} has {ports}", self.port_num));
         };
-        over("--inline", inline.into(), caps.max_inline.into())
-            .or_else(|| over("--tx-depth", self.tx_depth.into(), caps.max_send_wr.into()))
-            .or_else(|| match self.operation {
-                Operation::Send => over("--rx-depth", self.rx_depth.into(), caps.max_recv_wr.into()),
-                _ => None,
-            })
-            .or_else(|| over("--size", self.size.unwrap_or(0) as u64, self.limit(caps) as u64))
+        let index = self.gid_index.filter(|index| !port.gids.iter().any(|gid| gid.index == *index))?;
+        let gids = list(port.gids.iter().map(|gid| gid.index.to_string()).collect());
+        (!gids.is_empty())
+            .then(|| format!("--gid-index {index}: port {} of {name} has {gids}", self.port_num))
     }
 
     /// What the other end has to have set likewise.
@@ -300,15 +335,23 @@ impl Terms {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ibv::Support;
+    use ibv::{Gid, GidEntry, GidType, IbvPort, Support};
 
     fn caps() -> Caps {
         let mut caps = Caps::default();
         (caps.write, caps.read, caps.send) = (Support::Native, Support::Native, Support::Native);
         (caps.completions_in_order, caps.messages_in_order) = (true, true);
         (caps.max_msg_size, caps.max_send_size, caps.max_inline) = (1 << 20, 4096, 64);
-        (caps.max_send_wr, caps.max_recv_wr) = (1024, 1024);
+        (caps.max_send_wr, caps.max_recv_wr, caps.max_cqe) = (1024, 1024, 2048);
         caps
+    }
+
+    fn device() -> IbvDeviceInfo {
+        let mut info = IbvDeviceInfo::new("dev0");
+        let gid = |index| GidEntry { index, gid: Gid([0; 16]), gid_type: GidType::Ib, netdev: None };
+        info.ports = vec![IbvPort::new(1), IbvPort::new(2)];
+        info.ports[0].gids = vec![gid(0), gid(3)];
+        info
     }
 
     fn settings(change: impl FnOnce(&mut Settings)) -> Settings {
@@ -319,29 +362,46 @@ mod tests {
 
     #[test]
     fn what_a_device_can_not_do_is_refused_by_name_and_number() {
-        type Case = (&'static str, fn(&mut Settings), fn(&mut Caps));
-        let cases: [Case; 12] = [
-            ("has no write; it has read, send", |_| {}, |c| c.write = Support::Absent),
-            ("messages_in_order", |s| s.measure = Measure::Lat, |c| c.messages_in_order = false),
-            ("completions_in_order", |s| s.cq_mod = Some(2), |c| c.completions_in_order = false),
-            ("--inline 65: this device takes at most 64", |s| s.inline = Some(65), |_| {}),
-            ("nothing of a read", |s| (s.operation, s.inline) = (Operation::Read, Some(1)), |_| {}),
-            ("--size 1048577", |s| s.size = Some((1 << 20) + 1), |_| {}),
-            ("at most 4096", |s| (s.operation, s.size) = (Operation::Send, Some(4097)), |_| {}),
-            ("--tx-depth 2000: this device takes at most 1024", |s| s.tx_depth = 2000, |_| {}),
-            ("--tx-depth 4294967295: this device takes at most 1024", |s| s.tx_depth = u32::MAX, |_| {}),
-            ("one message at a time", |s| (s.measure, s.qps) = (Measure::All, 2), |_| {}),
-            ("--post-list 129 is longer", |s| s.post_list = 129, |_| {}),
-            ("at most 1", |s| (s.post_list, s.cq_mod) = (128, Some(2)), |_| {}),
+        type Case = (u8, &'static str, fn(&mut Settings), fn(&mut Caps));
+        let cases: [Case; 20] = [
+            (31, "dev0: has no write; it has read, send", |_| {}, |c| c.write = Support::Absent),
+            (31, "messages_in_order", |s| s.measure = Measure::Lat, |c| c.messages_in_order = false),
+            (2, "--cq-mod 2: dev0 takes 1 alone", |s| s.cq_mod = Some(2), |c| c.completions_in_order = false),
+            (2, "--inline 65: dev0 takes 0 to 64", |s| s.inline = Some(65), |_| {}),
+            (
+                2,
+                "--inline 1: nothing of a read",
+                |s| (s.operation, s.inline) = (Operation::Read, Some(1)),
+                |_| {},
+            ),
+            (2, "--size 1048577: dev0 takes 1 to 1048576", |s| s.size = Some((1 << 20) + 1), |_| {}),
+            (2, "dev0 takes 1 to 4096", |s| (s.operation, s.size) = (Operation::Send, Some(4097)), |_| {}),
+            (2, "--tx-depth 2000: dev0 takes 1 to 1024", |s| s.tx_depth = 2000, |_| {}),
+            (2, "--tx-depth 4294967295: dev0 takes 1 to 1024", |s| s.tx_depth = u32::MAX, |_| {}),
+            (2, "--rx-depth 2000: dev0", |s| (s.operation, s.rx_depth) = (Operation::Send, 2000), |_| {}),
+            (2, "--qp 17: dev0 takes 1 to 16 with 128 requests", |s| s.qps = 17, |_| {}),
+            (2, "--qp 4294967295: dev0 takes", |s| s.qps = u32::MAX, |_| {}),
+            (2, "--qp: latency is of one", |s| (s.measure, s.qps) = (Measure::All, 2), |_| {}),
+            (2, "--post-list 129: must be 1 to --tx-depth, which is 128", |s| s.post_list = 129, |_| {}),
+            (2, "--cq-mod 2: must be 1 to 1 with", |s| (s.post_list, s.cq_mod) = (128, Some(2)), |_| {}),
+            (2, "--qp 0: must be", |s| s.qps = 0, |_| {}),
+            (2, "--cq-mod 0: must be", |s| s.cq_mod = Some(0), |_| {}),
+            (2, "--ib-port 9: dev0 has 1, 2", |s| s.port_num = 9, |_| {}),
+            (2, "--gid-index 7: port 1 of dev0 has 0, 3", |s| s.gid_index = Some(7), |_| {}),
+            (2, "--tx-depth 0: must be", |s| s.tx_depth = 0, |_| {}),
         ];
-        for (words, change, damage) in cases {
+        for (code, words, change, damage) in cases {
             let mut caps = caps();
             damage(&mut caps);
-            let refused = settings(change).check("dev0", &caps).unwrap_err();
-            assert!(matches!(refused, Failure::Refused(_)));
+            let refused = settings(change).check(&device(), &caps).unwrap_err();
+            assert_eq!(refused.code(), code, "{refused}");
             assert!(refused.to_string().contains(words), "{refused} does not say {words}");
         }
-        settings(|_| {}).check("dev0", &caps()).unwrap();
+        settings(|s| s.gid_index = Some(3)).check(&device(), &caps()).unwrap();
+        // A device that says nothing of its ports before it is opened may have any.
+        settings(|s| (s.port_num, s.gid_index) = (9, Some(9)))
+            .check(&IbvDeviceInfo::new("x"), &caps())
+            .unwrap();
     }
 
     #[test]

@@ -42,10 +42,9 @@ fn sizes(settings: &Settings, latency: bool, limit: usize) -> Result<Vec<usize>,
     }
     let default = if latency { LATENCY_SIZE } else { BANDWIDTH_SIZE };
     match settings.size {
-        Some(0) => Err(Failure::Refused("--size 0: a message of no bytes has no bandwidth".into())),
+        Some(0) => Err(Failure::Setting("--size 0: a message of no bytes has no bandwidth".into())),
         Some(size) if size > limit => {
-            let why = format!("--size {size}: the other end's device takes at most {limit}");
-            Err(Failure::Refused(why))
+            Err(Failure::Setting(format!("--size {size}: the other end's device takes 1 to {limit}")))
         }
         Some(size) => Ok(vec![size]),
         None => Ok(vec![default.min(limit)]),
@@ -79,7 +78,7 @@ mod tests {
         settings.size = Some(7);
         assert_eq!(sizes(&settings).unwrap(), [7, 7]);
         settings.size = Some((1 << 20) + 1);
-        assert!(sizes(&settings).unwrap_err().to_string().contains("at most 1048576"));
+        assert!(sizes(&settings).unwrap_err().to_string().contains("takes 1 to 1048576"));
         settings.size = Some(0);
         assert!(sizes(&settings).is_err());
     }

@@ -34,6 +34,15 @@ fn unable(device: &str) -> Error {
     Error::new(ErrorKind::Unsupported, "transfer", detail)
 }
 
+/// Refuses more requests in flight than the device's queues hold.
+fn fits(depth: u32, device: &str, caps: &Caps) -> Result<(), Failure> {
+    let most = caps.max_send_wr.min(caps.max_cqe.saturating_sub(RECEIVES));
+    if (1..=most).contains(&depth) {
+        return Ok(());
+    }
+    Err(Failure::Setting(format!("--depth {depth}: {device} takes 1 to {most}")))
+}
+
 /// Which way bytes go, seen from the end that asks.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Way {
@@ -52,13 +61,15 @@ impl<I: IbvDomainImpl> End<I> {
         if !caps.write.present() || !caps.read.present() {
             return Err(unable(&domain.device_info().name).into());
         }
+        fits(settings.depth, &domain.device_info().name, &caps)?;
         let settings = Settings { chunk: settings.chunk.clamp(1, caps.max_msg_size.max(1)), ..*settings };
         let mut config = IbvConfig::default();
         config.max_send_wr = settings.depth;
         config.max_recv_wr = RECEIVES;
         let cq = domain.create_cq(settings.depth.saturating_add(RECEIVES))?;
         let poller = cq.poller()?;
-        let mut qp = domain.create_queue_pair(config, &cq, &cq)?;
+        let qp = domain.create_queue_pair(config, &cq, &cq);
+        let mut qp = qp.map_err(|e| Failure::of_options(e, &[("max_send_wr", "--depth")]))?;
         if caps.send.present() || caps.write_with_imm.present() {
             qp.post_recv(&[])?;
         }
@@ -212,7 +223,7 @@ impl Patience {
 
     fn wait(&self) -> Result<(), Failure> {
         if Instant::now() >= self.until {
-            return Err(Failure::Silent { during: self.during, seconds: self.limit.as_secs() });
+            return Err(Failure::Silent { during: self.during, limit: self.limit, option: "--timeout" });
         }
         thread::yield_now();
         Ok(())

@@ -1,6 +1,6 @@
 //! What a transfer amounted to, as data, as a table and as JSON.
 
-use super::{Settings, Sha256};
+use super::Sha256;
 use comfy_table::{CellAlignment, Table, presets::UTF8_FULL_CONDENSED};
 use ibv::{IbvDomain, IbvDomainImpl};
 use serde::{Serialize, Serializer};
@@ -19,12 +19,9 @@ pub struct Report {
     pub peer_device: Option<String>,
     /// Length of the file.
     pub bytes: u64,
-    /// Bytes in one work request.
-    pub chunk: usize,
-    /// Work requests in flight at once.
-    pub depth: u32,
-    /// Work requests in one doorbell, at most.
-    pub batch: u32,
+    /// How the bytes were cut; the sending end knows. Its fields are the report's.
+    #[serde(flatten)]
+    pub cut: Option<Cut>,
     /// To the peer; the sending end knows.
     pub put: Option<Moved>,
     /// Back again; the sending end knows.
@@ -33,6 +30,17 @@ pub struct Report {
     pub sha256: Checksums,
     /// Whether all checksums are equal. A transfer without is a failure, so there is no other report.
     pub equal: bool,
+}
+
+/// How the bytes were cut into requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Cut {
+    /// Bytes in one work request.
+    pub chunk: usize,
+    /// Work requests in flight at once.
+    pub depth: u32,
+    /// Work requests in one doorbell, at most.
+    pub batch: u32,
 }
 
 /// Checksums of the same bytes in different places.
@@ -87,8 +95,6 @@ impl Report {
         path: &Path,
         domain: &IbvDomain<I>,
         bytes: u64,
-        chunk: usize,
-        settings: &Settings,
         sha256: Checksums,
     ) -> Self {
         let equal =
@@ -99,9 +105,7 @@ impl Report {
             device: domain.device_info().name.clone(),
             peer_device: None,
             bytes,
-            chunk,
-            depth: settings.depth,
-            batch: settings.batch,
+            cut: None,
             put: None,
             get: None,
             sha256,
@@ -130,11 +134,11 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let to = self.peer_device.as_deref().map(|d| format!(" to {d}")).unwrap_or_default();
         writeln!(f, "{}: {} bytes", self.file, self.bytes)?;
-        writeln!(
-            f,
-            "provider {}, {}{to}; {} bytes a request, {} in flight, {} a doorbell at most",
-            self.provider, self.device, self.chunk, self.depth, self.batch
-        )?;
+        write!(f, "provider {}, {}{to}", self.provider, self.device)?;
+        if let Some(Cut { chunk, depth, batch }) = self.cut {
+            write!(f, "; {chunk} bytes a request, {depth} in flight, {batch} a doorbell at most")?;
+        }
+        writeln!(f)?;
         if self.put.is_some() || self.get.is_some() {
             writeln!(f, "{}", self.directions())?;
         }

@@ -1,7 +1,7 @@
 //! The two sides of a transfer, step by step. The messages are `wire.rs`'s, the bytes `end.rs`'s.
 
 use super::{
-    Checksums, RECEIVER_COPIES, Report, SENDER_COPIES, Settings, Sha256, Watch,
+    Checksums, Cut, RECEIVER_COPIES, Report, SENDER_COPIES, Settings, Sha256, Watch,
     end::{End, Way},
     fits,
     wire::Message,
@@ -90,9 +90,10 @@ fn sender<I: IbvDomainImpl, L: Link>(
         other => return Err(other.instead_of("\"stored\"")),
     }
     let sha256 = Checksums { source, destination, returned: Some(returned) };
-    let report = Report::new(path, domain, bytes, end.chunk(), settings, sha256);
+    let report = Report::new(path, domain, bytes, sha256);
+    let cut = Some(Cut { chunk: end.chunk(), depth: settings.depth, batch: settings.batch });
     end.close();
-    Ok(Report { put: Some(put), get: Some(get), ..report })
+    Ok(Report { cut, put: Some(put), get: Some(get), ..report })
 }
 
 fn receiver<I: IbvDomainImpl, L: Link>(
@@ -134,7 +135,7 @@ fn receiver<I: IbvDomainImpl, L: Link>(
     channel.send(&Message::Stored)?;
     let sha256 = Checksums { source, destination, returned: None };
     let name = path.unwrap_or(Path::new(""));
-    let report = Report::new(name, domain, bytes, end.chunk(), settings, sha256);
+    let report = Report::new(name, domain, bytes, sha256);
     end.close();
     Ok(report)
 }

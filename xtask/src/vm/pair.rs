@@ -13,8 +13,9 @@ const SIZE: u64 = 16 << 20;
 /// Where the first guest listens, and what it says then.
 const ADDRESS: &str = "10.9.0.1:7471";
 const LISTENS: &str = "listening on 10.9.0.1:7471";
+const HOW: &str = "--provider verbs --timeout 120";
 /// Messages of 64 packets at rxe's usual MTU, few enough of them that a slow peer is not overrun.
-const HOW: &str = "--provider verbs --chunk 64K --depth 16 --timeout 120";
+const CUT: &str = "--chunk 64K --depth 16";
 
 pub(super) fn run_pair(lab: &Lab) -> Result<()> {
     let ibv = super::ibv()?;
@@ -24,7 +25,7 @@ pub(super) fn run_pair(lab: &Lab) -> Result<()> {
     let receive = format!(
         "\"$0\" transfer /tmp/received.bin --listen {ADDRESS} {HOW} >&2 && sha256sum /tmp/received.bin"
     );
-    let send = format!("\"$0\" transfer \"$1\" --to {ADDRESS} {HOW}");
+    let send = format!("\"$0\" transfer \"$1\" --to {ADDRESS} {HOW} {CUT}");
     let guest = |host, script, file| {
         let command = ["sh", "-c", script, ibv.as_str(), file].map(str::to_owned);
         let wire = Some(Wire { socket: socket.0.clone(), host });
