@@ -27,7 +27,7 @@ use crate::{
 };
 use std::{
     fmt,
-    mem::ManuallyDrop,
+    mem::{self, ManuallyDrop},
     os::fd::BorrowedFd,
     process, slice,
     sync::{Arc, PoisonError},
@@ -109,7 +109,7 @@ impl<I: IbvDomainImpl> IbvCq<I> {
         let imp = lock(&self.parked).take().ok_or(PollCompletionError::Claimed)?;
         routes.sole = sole;
         let (imp, table, last) = (ManuallyDrop::new(imp), routes.table(), Arc::new(Route::nobody()));
-        Ok(Poller { imp, last, table, strange: 0, reaped: 0, cq: self.clone() })
+        Ok(Poller { imp, last, table, strange: 0, reaped: 0, took_nothing: false, cq: self.clone() })
     }
 
     /// Gives `route` a slot and its share of the depth.
@@ -208,6 +208,8 @@ pub struct Poller<I: IbvDomainImpl> {
     /// This poller's copy of the routes; refreshed when a completion names one it has not met.
     table: Vec<Arc<Route>>,
     reaped: u64,
+    /// Tells [`poll_rare`](Self::poll_rare) why it is called: an argument would cost the common case.
+    took_nothing: bool,
     cq: Arc<IbvCq<I>>,
 }
 
@@ -228,7 +230,12 @@ impl<I: IbvDomainImpl> Poller<I> {
             Glance::Completion if self.last.retire_plain(wc) => Ok(1),
             Glance::Unordered if self.last.retire_loose_one(wc) => Ok(1),
             Glance::Nothing if self.has_reaped() => Ok(0),
-            seen => self.poll_rare(wc, matches!(seen, Glance::Completion | Glance::Unordered)),
+            seen => {
+                if matches!(seen, Glance::Nothing | Glance::Unclear) {
+                    self.took_nothing = true;
+                }
+                self.poll_rare(wc)
+            }
         }
     }
 
@@ -252,8 +259,12 @@ impl<I: IbvDomainImpl> Poller<I> {
 
     /// What a glance did not settle, with a completion in `wc` if it took one.
     #[inline(never)]
-    fn poll_rare(&mut self, wc: &mut IbvWc, taken: bool) -> Result<usize, PollCompletionError> {
-        if taken { self.credit_one(wc) } else { self.poll_many(slice::from_mut(wc)) }
+    fn poll_rare(&mut self, wc: &mut IbvWc) -> Result<usize, PollCompletionError> {
+        if mem::take(&mut self.took_nothing) {
+            self.poll_many(slice::from_mut(wc))
+        } else {
+            self.credit_one(wc)
+        }
     }
 
     /// Returns the credits of the completions from `from` to `to`.

@@ -144,6 +144,8 @@ pub enum Glance {
     Completion,
     /// Likewise, of a kind that comes in no order.
     Unordered,
+    /// Likewise, and of whichever kind it is no success.
+    Failure,
     /// That the queue is empty.
     Nothing,
     /// Too little: it changed nothing, and `poll` will tell.

@@ -151,9 +151,14 @@ impl CompletionQueue for EfaPoller {
     fn glance(&mut self, wc: &mut IbvWc) -> Glance {
         // SAFETY: `shared` keeps the queue alive; one completion is writable, of the same layout (`verbs::poll`).
         let n = unsafe { (self.raw.poll)(self.raw.cq, 1, ptr::from_mut(wc).cast()) };
-        if n == 1 {
-            complete(wc);
-            return Glance::Unordered;
+        // Asked for one, so more are one; and this is a comparison fewer than with 1.
+        if n > 0 {
+            mark_get(wc);
+            if wc.status == WcStatus::SUCCESS {
+                return Glance::Unordered;
+            }
+            rename(wc);
+            return Glance::Failure;
         }
         // An error comes again when `poll` asks, or was that of an entry of a destroyed queue pair.
         if n == 0 && !self.shared.is_swept.load(Relaxed) { Glance::Nothing } else { Glance::Unclear }
@@ -187,12 +192,17 @@ fn complete_all(wcs: &mut [IbvWc]) {
 /// Puts back what libefa leaves out: what a get was, and what an error is called.
 #[inline(always)]
 fn complete(wc: &mut IbvWc) {
+    mark_get(wc);
+    if wc.status != WcStatus::SUCCESS {
+        rename(wc);
+    }
+}
+
+#[inline(always)]
+fn mark_get(wc: &mut IbvWc) {
     if wc.wr_id & GET != 0 {
         wc.wr_id &= !GET;
         wc.opcode = WcOpcode::RDMA_READ;
-    }
-    if wc.status != WcStatus::SUCCESS {
-        rename(wc);
     }
 }
 

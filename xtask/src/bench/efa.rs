@@ -5,11 +5,11 @@
 use crate::{bench::callgrind::Example, rdma_core, sh::Result};
 
 /// Operation, whom to compare with, and most instructions that the safe API may spend beyond that, by static
-/// dispatch. Meant are 40 for a post and 20 for a poll; `docs/performance.md` has what is missing.
+/// dispatch: 40 for a post and 20 for a poll. `docs/performance.md` says where they go.
 const OPS: [(&str, &str, f64); 5] = [
     ("post_one", "poll_cq", 40.0),
     ("post_batch16", "poll_cq", 40.0),
-    ("poll_one", "poll_cq", 25.0),
+    ("poll_one", "poll_cq", 20.0),
     ("poll_16", "poll_cq", 20.0),
     ("poll_empty", "poll_cq", 20.0),
 ];
@@ -46,8 +46,9 @@ pub(super) fn count() -> Result<()> {
     judge(&rows)
 }
 
+/// Below the tenth that is printed there is what a first call does once.
 fn judge(rows: &[Row]) -> Result<()> {
-    match rows.iter().find(|r| r.ours - r.theirs > r.limit) {
+    match rows.iter().find(|r| ((r.ours - r.theirs) * 10.0).round() > r.limit * 10.0) {
         None => Ok(()),
         Some(Row { op, ours, theirs, limit }) => {
             let more = ours - theirs;
