@@ -121,13 +121,15 @@ impl Topology {
     }
 
     fn places(&self) -> String {
-        let range = |name: &str, all: Vec<String>| match all.as_slice() {
-            [] => format!("no {name}"),
-            all => format!("{name} {}", all.join(", ")),
-        };
-        let gpus = (0..self.gpus.len()).map(|n| Place::Gpu(n).to_string()).collect();
-        let nodes = self.numa_nodes.iter().map(|n| Place::Numa(n.id).to_string()).collect();
-        format!("{} and {}", range("GPU", gpus), range("NUMA node", nodes))
+        let list = |places: Vec<Place>| places.iter().map(Place::to_string).collect::<Vec<_>>().join(", ");
+        let gpus = list((0..self.gpus.len()).map(Place::Gpu).collect());
+        let nodes = list(self.numa_nodes.iter().map(|n| Place::Numa(n.id)).collect());
+        match (gpus.is_empty(), nodes.is_empty()) {
+            (false, false) => format!("GPU {gpus} and NUMA node {nodes}"),
+            (false, true) => format!("GPU {gpus}, and no NUMA node"),
+            (true, false) => format!("NUMA node {nodes}, and no GPU"),
+            (true, true) => "neither GPU nor NUMA node".into(),
+        }
     }
 
     /// The kernel's number (10 is local), or the largest where it gives none.

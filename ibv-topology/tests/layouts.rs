@@ -85,7 +85,7 @@ fn a_place_that_is_not_there_is_answered_with_those_that_are() {
     );
     assert!(server().nearest("0000:02:00.0".parse().unwrap()).is_err(), "a management controller's display");
     assert!(
-        Topology::default().nearest(Place::Numa(0)).unwrap_err().to_string().contains("no GPU and no NUMA")
+        Topology::default().nearest(Place::Numa(0)).unwrap_err().to_string().contains("neither GPU nor NUMA")
     );
 }
 

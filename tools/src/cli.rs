@@ -266,6 +266,7 @@ fn listen(
     watch: &mut dyn Watch,
 ) -> Result<transfer::Report, Failure> {
     let (chosen, domain) = one_end(args.provider.as_deref(), args.device.as_deref(), registry)?;
+    settings.check(&domain.device_info().name, &domain.caps())?;
     crate::file::Destination::create(&args.file)?;
     let unreachable = |source| Failure::Unreachable { addr: addr.into(), source };
     let listener = TcpListener::bind(addr).map_err(unreachable)?;
@@ -284,6 +285,7 @@ fn send_to(
 ) -> Result<transfer::Report, Failure> {
     crate::file::Source::open(&args.file)?;
     let (chosen, domain) = one_end(args.provider.as_deref(), args.device.as_deref(), registry)?;
+    settings.check(&domain.device_info().name, &domain.caps())?;
     let link = connect(addr, settings.timeout)
         .map_err(|source| Failure::Unreachable { addr: addr.into(), source })?;
     let report = transfer::send(&domain, link, &args.file, settings, watch)?;

@@ -232,7 +232,7 @@ impl Failure {
         (25, "the peer gave up; its reason is printed"),
         (26, "perf: the two ends' settings differ"),
         (30, "the provider can not join two processes"),
-        (31, "perf, decode: the device or this build can not do that"),
+        (31, "the device or this build can not do that"),
         (40, "checksums differ"),
         (41, "perf: the bytes that arrived are not those that were sent"),
         (50, "the file is no snapshot of ibv doctor"),

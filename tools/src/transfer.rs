@@ -13,7 +13,7 @@ pub use report::{Checksums, Cut, Moved, Report};
 pub use session::{receive, send};
 
 use crate::failure::Failure;
-use ibv::{Error, ErrorKind, IbvDomain, IbvDomainImpl, OutOfRange};
+use ibv::{Caps, Error, ErrorKind, IbvDomain, IbvDomainImpl, OutOfRange};
 use std::{os::unix::net::UnixStream, path::Path, thread, time::Duration};
 
 /// What each frame of a sender begins with.
@@ -38,6 +38,25 @@ impl Default for Settings {
     }
 }
 
+impl Settings {
+    /// Refuses what a device with `caps` can not do, before anybody is waited for.
+    ///
+    /// # Errors
+    /// `Refused` where it lacks an operation, `Setting` where its queues are shorter.
+    pub(crate) fn check(&self, device: &str, caps: &Caps) -> Result<(), Failure> {
+        if !caps.write.present() || !caps.read.present() {
+            let hint = "`ibv doctor` says why (libefa before rdma-core 46 has no RDMA write)";
+            let why = format!("{device} does not offer both put and get, which a transfer needs; {hint}");
+            return Err(Failure::Refused(why));
+        }
+        let most = caps.max_send_wr.min(caps.max_cqe.saturating_sub(RECEIVES));
+        if (1..=most).contains(&self.depth) {
+            return Ok(());
+        }
+        Err(Failure::Setting(format!("--depth {}: {device} takes 1 to {most}", self.depth)))
+    }
+}
+
 /// Is told how far a transfer has come.
 pub trait Watch: Send {
     /// A phase of `bytes` begins.
@@ -52,6 +71,8 @@ impl Watch for () {
     fn done(&mut self, _: u64) {}
 }
 
+/// Receives that a notification needs.
+const RECEIVES: u32 = 1;
 /// Regions that the sending end holds: the file, and the file as it came back.
 const SENDER_COPIES: u64 = 2;
 /// Regions that the receiving end holds.
@@ -98,4 +119,27 @@ fn fits(what: impl ToString, len: u64, copies: u64) -> Result<(), Failure> {
 /// A region's own length was misjudged: a mistake of this program, reported rather than panicked about.
 pub(crate) fn out_of_range(e: OutOfRange) -> Failure {
     Error::new(ErrorKind::InvalidState, "copy", e.to_string()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ibv::Support;
+
+    #[test]
+    fn a_device_that_lacks_put_or_get_is_told_from_one_whose_queue_is_short() {
+        let mut caps = Caps::default();
+        (caps.write, caps.read) = (Support::Native, Support::Native);
+        (caps.max_send_wr, caps.max_cqe) = (64, 32);
+        let refused = |caps: &Caps| Settings::default().check("dev0", caps).unwrap_err();
+        let short = refused(&caps);
+        assert_eq!((short.code(), short.to_string().as_str()), (2, "--depth 64: dev0 takes 1 to 31"));
+        Settings { depth: 31, ..Settings::default() }.check("dev0", &caps).unwrap();
+        for lack in [|c: &mut Caps| c.write = Support::Absent, |c: &mut Caps| c.read = Support::Absent] {
+            let mut caps = caps.clone();
+            lack(&mut caps);
+            let lacks = refused(&caps);
+            assert!(lacks.code() == 31 && lacks.to_string().contains("both put and get"), "{lacks}");
+        }
+    }
 }

@@ -325,6 +325,15 @@ fn a_client_of_a_receiver_of_files_is_told_whom_it_met() {
 }
 
 #[test]
+fn a_server_that_can_not_do_it_waits_for_nobody() {
+    let schedule = Schedule::Unordered { seed: 3, chunk: 16 };
+    let (fabric, port) = (Fabric::new(FabricConfig { schedule, ..FabricConfig::default() }), free_port());
+    assert_eq!(end(&fabric, &format!("write lat -p {port} --wait 20")), 31);
+    assert_eq!(end(&fabric, &format!("read bw -p {port} --wait 20 -x 9")), 2);
+    assert_eq!(end(&fabric, &format!("write lat -p {port} localhost")), 31, "nor looks for its server");
+}
+
+#[test]
 fn a_server_outlives_strangers_and_tells_a_broken_client_from_another_release() {
     assert_eq!(server_meets(b"GET / HTTP/1.1\r\n\r\n"), 24, "nobody else came within --wait");
     assert_eq!(server_meets(b"ibvT\x01\0\0\0\0\0\0\0"), 24, "nor did a sender of files");

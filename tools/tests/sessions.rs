@@ -436,6 +436,12 @@ fn a_place_that_can_not_be_written_is_found_before_anybody_is_waited_for() {
 }
 
 #[test]
+fn a_device_that_will_not_do_is_refused_before_anybody_is_waited_for() {
+    let (lab, addr) = (Lab::new(), free_address().to_string());
+    assert_eq!(lab.transfer(&lab.source(10), "mock0", &["--to", &addr, "--depth", "4000000000"]), 2);
+}
+
+#[test]
 fn an_address_where_nobody_is_or_may_be_is_code_20() {
     let lab = Lab::new();
     let addr = free_address().to_string();

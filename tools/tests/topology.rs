@@ -69,6 +69,7 @@ fn a_place_or_a_device_that_is_not_there_is_code_3_and_nonsense_is_code_2() {
     for (root, place, code, words) in [
         (root.path(), "gpu:9", 3, "this machine has no gpu:9; it has GPU gpu:0"),
         (empty.path(), "numa:0", 3, "no RDMA device is near numa:0"),
+        (empty.path(), "gpu:0", 3, "this machine has no gpu:0; it has NUMA node numa:0, and no GPU"),
         (root.path(), "cpu:0", 2, "gpu:N, numa:N"),
         (&root.path().join("none"), "gpu:0", 11, "none/sys: can not be read"),
     ] {

@@ -199,6 +199,7 @@ fn client(
     watch: &mut dyn Watch,
 ) -> Result<Report, Failure> {
     let (provider, domain) = one_end(args.provider.as_deref(), args.device.as_deref(), registry)?;
+    settings.check(domain.device_info(), &domain.caps())?;
     let unreachable = |source| Failure::Unreachable { addr: format!("{host}, port {}", args.port), source };
     let link = connect((host, args.port), settings.timeout).map_err(unreachable)?;
     let report = Ends::Client(domain, link).measure(settings, watch)?;
@@ -212,6 +213,7 @@ fn server(
     watch: &mut dyn Watch,
 ) -> Result<Report, Failure> {
     let (provider, domain) = one_end(args.provider.as_deref(), args.device.as_deref(), registry)?;
+    settings.check(domain.device_info(), &domain.caps())?;
     // Both families where the host has both.
     let listener =
         TcpListener::bind(("::", args.port)).or_else(|_| TcpListener::bind(("0.0.0.0", args.port)));

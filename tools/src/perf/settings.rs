@@ -184,7 +184,7 @@ impl Settings {
     ///
     /// # Errors
     /// `Setting` for a value that can not be used, `Refused` for what the device lacks.
-    pub(super) fn check(&self, device: &IbvDeviceInfo, caps: &Caps) -> Result<(), Failure> {
+    pub(crate) fn check(&self, device: &IbvDeviceInfo, caps: &Caps) -> Result<(), Failure> {
         if let Some(why) = self.nonsense() {
             return Err(Failure::Setting(why));
         }

@@ -1,22 +1,19 @@
 //! One end of a transfer: a queue pair connected to the peer's, and the loop that keeps its send queue
 //! full until a range has moved. What is moved when is `session.rs`'s.
 
-use super::{Moved, Settings, wire::Message};
+use super::{Moved, RECEIVES, Settings, wire::Message};
 use crate::{
     Failure,
     wire::{Channel, Link, Protocol},
 };
 use ibv::{
-    Caps, Connected, Error, ErrorKind, IbvConfig, IbvDomain, IbvDomainImpl, IbvMemoryRegionView, IbvQpInfo,
+    Caps, Connected, IbvConfig, IbvDomain, IbvDomainImpl, IbvMemoryRegionView, IbvQpInfo,
     IbvRemoteMemoryRegionView, IbvWc, Poller, PostError, QueuePair,
 };
 use std::{
     thread,
     time::{Duration, Instant},
 };
-
-/// Receives that a notification needs.
-const RECEIVES: u32 = 1;
 
 /// A connected end and the only poller of its completion queue.
 #[derive(Debug)]
@@ -25,22 +22,6 @@ pub(super) struct End<I: IbvDomainImpl> {
     poller: Poller<I>,
     caps: Caps,
     settings: Settings,
-}
-
-fn unable(device: &str) -> Error {
-    let detail = format!(
-        "{device} does not offer both put and get, which a transfer needs; `ibv doctor` says why (libefa before rdma-core 46 has no RDMA write)"
-    );
-    Error::new(ErrorKind::Unsupported, "transfer", detail)
-}
-
-/// Refuses more requests in flight than the device's queues hold.
-fn fits(depth: u32, device: &str, caps: &Caps) -> Result<(), Failure> {
-    let most = caps.max_send_wr.min(caps.max_cqe.saturating_sub(RECEIVES));
-    if (1..=most).contains(&depth) {
-        return Ok(());
-    }
-    Err(Failure::Setting(format!("--depth {depth}: {device} takes 1 to {most}")))
 }
 
 /// Which way bytes go, seen from the end that asks.
@@ -58,10 +39,7 @@ impl<I: IbvDomainImpl> End<I> {
         settings: &Settings,
     ) -> Result<Self, Failure> {
         let caps = domain.caps();
-        if !caps.write.present() || !caps.read.present() {
-            return Err(unable(&domain.device_info().name).into());
-        }
-        fits(settings.depth, &domain.device_info().name, &caps)?;
+        settings.check(&domain.device_info().name, &caps)?;
         let settings = Settings { chunk: settings.chunk.clamp(1, caps.max_msg_size.max(1)), ..*settings };
         let mut config = IbvConfig::default();
         config.max_send_wr = settings.depth;
