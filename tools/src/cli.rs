@@ -125,8 +125,8 @@ struct TransferArgs {
     #[arg(long, value_name = "SECONDS", requires = "listen", value_parser = perf::seconds)]
     wait: Option<Duration>,
     /// How long nothing at all may happen
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
-    timeout: u64,
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = perf::seconds)]
+    timeout: Duration,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -225,12 +225,8 @@ fn doctor(args: &DoctorArgs, registry: &dyn Fn() -> Registry) -> Result<(), Fail
 }
 
 fn transfer(args: &TransferArgs, registry: Registry) -> Result<(), Failure> {
-    let settings = Settings {
-        chunk: args.chunk,
-        depth: args.depth,
-        batch: args.batch,
-        timeout: Duration::from_secs(args.timeout),
-    };
+    let settings =
+        Settings { chunk: args.chunk, depth: args.depth, batch: args.batch, timeout: args.timeout };
     let mut bar = Bar::default();
     let report = match (&args.listen, &args.to) {
         (Some(addr), _) => listen(args, registry, addr, &settings, &mut bar),

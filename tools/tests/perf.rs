@@ -197,6 +197,10 @@ fn nonsense_is_refused_before_anything_is_opened() {
         ("write bw -Q 0", "'0' for '--cq-mod <N>': 0 is not in 1.."),
         ("write bw -D 0", "0 is not more than 0 and at most 31536000"),
         ("write bw -n -5", "'-5' for '--iters <N>'"),
+        ("write bw --timeout 0", "0 is not more than 0 and at most 31536000"),
+        ("write bw --loopback --wait 5", "--wait"),
+        ("write bw --loopback -p 5", "--port"),
+        ("write bw localhost --wait 5", "--wait"),
     ] {
         let (status, said) = code(line);
         assert!(status == 2 && said.contains(words), "{line}: {status} {said}");

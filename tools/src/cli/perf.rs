@@ -86,7 +86,7 @@ pub(super) struct PerfArgs {
     #[arg(long)]
     verify: bool,
     /// TCP port of the server
-    #[arg(short, long, value_name = "PORT", default_value_t = 18515)]
+    #[arg(short, long, value_name = "PORT", default_value_t = 18515, conflicts_with = "loopback")]
     port: u16,
     /// The provider [default: the first that has a device]
     #[arg(long, value_name = "NAME")]
@@ -107,11 +107,11 @@ pub(super) struct PerfArgs {
     #[arg(short, long, value_name = "BYTES", value_parser = mtu)]
     mtu: Option<Mtu>,
     /// How long a server waits for its client [default: for ever]
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with_all = ["host", "loopback"])]
     wait: Option<Duration>,
     /// How long nothing at all may happen
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
-    timeout: u64,
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
+    timeout: Duration,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -150,7 +150,7 @@ impl PerfArgs {
             port_num: self.ib_port,
             gid_index: self.gid_index,
             mtu: self.mtu,
-            timeout: Duration::from_secs(self.timeout),
+            timeout: self.timeout,
             ..Settings::new(self.operation, self.measure)
         }
     }
