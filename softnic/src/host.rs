@@ -45,6 +45,8 @@ pub struct Host {
     pub(crate) schedule: Vec<Scheduled>,
     /// Devices that failed.
     pub(crate) failed: BTreeSet<usize>,
+    /// Whether writes of EFA's doorbells are counted, in contexts that are opened from now on.
+    pub(crate) count_doorbells: bool,
     descriptors: BTreeMap<RawFd, u32>,
     next_context: u32,
     /// The context and page that were looked at last.
@@ -70,6 +72,7 @@ impl Host {
         Self {
             schedule: description.events.clone(),
             failed: BTreeSet::new(),
+            count_doorbells: false,
             description,
             engine,
             efa,
@@ -89,8 +92,9 @@ impl Host {
         }
         let mut context = Context::new(device, self.description.devices[device].kind)?;
         let strict = self.engine.shared.trace.strict && self.engine.shared.trace.exact;
-        if let DeviceFile::Registers(pages) = &mut context.file {
-            pages.strict = strict;
+        match &mut context.file {
+            DeviceFile::Registers(pages) => pages.strict = strict,
+            DeviceFile::Memory(memory) => memory.counting = self.count_doorbells,
         }
         let fd = context.descriptor()?.into_raw_fd();
         let id = self.next_context;
@@ -109,6 +113,12 @@ impl Host {
     /// The index of a descriptor's device.
     pub fn device_of(&self, fd: RawFd) -> Option<usize> {
         self.context_of(fd).and_then(|id| self.contexts.get(&id)).map(|c| c.device)
+    }
+
+    /// Whether what a descriptor has at this offset is a page of counted doorbells.
+    pub(crate) fn is_counted(&self, fd: RawFd, offset: u64) -> bool {
+        let context = self.context_of(fd).and_then(|id| self.contexts.get(&id));
+        matches!(context.map(|c| &c.file), Some(DeviceFile::Memory(m)) if m.is_counted(offset))
     }
 
     /// The program closed its descriptor: everything that it made goes.

@@ -27,6 +27,9 @@ pub mod uverbs;
 mod fork;
 mod machine;
 mod quiet;
+#[cfg(any(test, target_arch = "x86_64"))]
+mod store;
+mod trap;
 mod tree;
 
 pub use machine::{Config, Drive, Softnic, StartError};

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::description::{Abi, Description, DescriptionError, Link, PortDescription};
 use crate::drive::{self, Choices, Step, Thread};
+use crate::efa::rung::Rung;
 use crate::fabric::Fabric;
 use crate::fabric::session::Session;
 use crate::fabric::wire::Wires;
@@ -14,7 +15,7 @@ use crate::fault::Fault;
 use crate::host::Host;
 use crate::incident::Incident;
 use crate::trace::{Breach, Event, Format, Sink};
-use crate::{fork, preload, sysfs, tree};
+use crate::{fork, preload, sysfs, trap, tree};
 
 /// What makes the devices go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +40,9 @@ pub struct Config {
     pub session: Option<String>,
     /// Whether breaches of the hardware's rules are looked for.
     pub strict: bool,
+    /// Whether every write of EFA's doorbells is counted ([`Softnic::doorbells`]). It costs each a page fault, and works on
+    /// x86-64 only.
+    pub count_doorbells: bool,
     /// Whether a trace is kept.
     pub record: bool,
     /// Files to which the trace is appended, and in which form; `-` is standard error.
@@ -53,6 +57,7 @@ impl Config {
             drive: Drive::Steps { seed },
             session: None,
             strict: true,
+            count_doorbells: false,
             record: true,
             traces: Vec::new(),
         }
@@ -70,7 +75,8 @@ impl Config {
     }
 
     /// Reads the environment that `cargo xtask softnic` sets: `SOFTNIC_DEVICES` (a TOML file), or `SOFTNIC_DEVICE` (`mlx5` or
-    /// `efa`), `SOFTNIC_LINK` and `SOFTNIC_COUNT`; `SOFTNIC_SESSION`, `SOFTNIC_ABI`, `SOFTNIC_STRICT`; `SOFTNIC_TRACE` and `SOFTNIC_TRACE_TEXT` (files,
+    /// `efa`), `SOFTNIC_LINK` and `SOFTNIC_COUNT`; `SOFTNIC_SESSION`, `SOFTNIC_ABI`; `SOFTNIC_STRICT` and
+    /// `SOFTNIC_COUNT_DOORBELLS` (0 or 1); `SOFTNIC_TRACE` and `SOFTNIC_TRACE_TEXT` (files,
     /// or `-` for standard error).
     ///
     /// # Errors
@@ -97,11 +103,22 @@ impl Config {
             Some(other) => return Err(StartError::Environment("SOFTNIC_ABI", other.to_owned())),
         }
         let session = Some(var("SOFTNIC_SESSION").unwrap_or_else(|| "default".to_owned()));
-        let strict = var("SOFTNIC_STRICT").is_some();
+        let strict = flag("SOFTNIC_STRICT")?;
         let traces = [(Format::Json, "SOFTNIC_TRACE"), (Format::Text, "SOFTNIC_TRACE_TEXT")];
         let traces =
             traces.into_iter().filter_map(|(format, name)| Some((format, var(name)?.into()))).collect();
-        Ok(Self { description, drive: Drive::Thread, session, strict, record: false, traces })
+        let count_doorbells = flag("SOFTNIC_COUNT_DOORBELLS")?;
+        let drive = Drive::Thread;
+        Ok(Self { description, drive, session, strict, count_doorbells, record: false, traces })
+    }
+}
+
+/// Whether a variable is 1; one that is not set, or empty, is 0.
+fn flag(name: &'static str) -> Result<bool, StartError> {
+    match std::env::var_os(name).as_deref().map(|v| v.to_string_lossy()).as_deref() {
+        None | Some("" | "0") => Ok(false),
+        Some("1") => Ok(true),
+        Some(other) => Err(StartError::Environment(name, other.to_owned())),
     }
 }
 
@@ -144,6 +161,11 @@ pub enum StartError {
     /// A file of the trace.
     #[error("start softnic: trace to {0:?}: {1}")]
     Trace(PathBuf, #[source] std::io::Error),
+    /// Doorbells can't be counted here.
+    #[error(
+        "start softnic: doorbells are counted on x86-64 only, and this machine is {0}; leave `count_doorbells` (SOFTNIC_COUNT_DOORBELLS) off"
+    )]
+    Doorbells(&'static str),
     /// This process's calls don't come here: libibverbs would look for the kernel's devices.
     #[error("start softnic: `{0}` is not interposed; link softnic into the executable itself")]
     NotInterposed(&'static str),
@@ -180,6 +202,9 @@ impl Softnic {
     /// Interposition does not work in this executable, or the system refuses a file, a socket or a thread.
     pub fn start(config: Config) -> Result<Self, StartError> {
         preload::check_interposed().map_err(StartError::NotInterposed)?;
+        if config.count_doorbells && !trap::AVAILABLE {
+            return Err(StartError::Doorbells(std::env::consts::ARCH));
+        }
         wait_for_turn();
         // From here on, dropping it gives the turn back.
         let mut machine = Self { thread: None, choices: None, owner: std::process::id() };
@@ -242,6 +267,11 @@ impl Softnic {
         self.with(|host| host.engine.shared.trace.take_events())
     }
 
+    /// How often each EFA queue was rung since it was made, exactly; nothing unless [`Config::count_doorbells`] is on.
+    pub fn doorbells(&self) -> Vec<Rung> {
+        self.with(|host| host.efa.rung())
+    }
+
     /// Takes the breaches found so far.
     pub fn take_breaches(&self) -> Vec<Breach> {
         self.with(|host| host.engine.shared.trace.take_breaches())
@@ -291,6 +321,7 @@ fn install(config: Config) -> Result<(), StartError> {
             Sink::open(path, *format, slot, &devices).map_err(|e| StartError::Trace(path.clone(), e))?;
         host.engine.shared.trace.add_sink(sink);
     }
+    host.count_doorbells = config.count_doorbells;
     if let Drive::Steps { seed } = config.drive {
         host.efa.set_seed(seed);
     }

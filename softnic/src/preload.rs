@@ -8,6 +8,8 @@
 //! locks: what is not ours goes straight on without a lock, an allocation or a panic.
 #![allow(unsafe_code)]
 
+pub mod mapping;
+
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -439,12 +441,14 @@ pub(crate) fn set_sysfs_path(root: &Path) {
 
 /// Whether calls from shared libraries of this process come here; else the name of one that doesn't.
 pub(crate) fn check_interposed() -> Result<(), &'static str> {
-    let ours: [(&'static str, &CStr, *const c_void); 5] = [
+    let ours: [(&'static str, &CStr, *const c_void); 7] = [
         ("open", c"open", open as *const c_void),
         ("ioctl", c"ioctl", ioctl as *const c_void),
         ("close", c"close", close as *const c_void),
         ("fstat", c"fstat", fstat as *const c_void),
         ("stat", c"stat", stat as *const c_void),
+        ("mmap", c"mmap", mapping::mmap as *const c_void),
+        ("munmap", c"munmap", mapping::munmap as *const c_void),
     ];
     for (name, symbol, address) in ours {
         // SAFETY: the name is a C string.

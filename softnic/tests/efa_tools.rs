@@ -73,6 +73,27 @@ fn perftest_sends_over_srd() {
 }
 
 #[test]
+fn an_unmodified_program_s_doorbells_are_counted() {
+    if !has("ib_send_bw") || cfg!(not(target_arch = "x86_64")) {
+        return;
+    }
+    let _turn = turn();
+    let trace = std::env::temp_dir().join(format!("softnic-doorbells-{}.jsonl", std::process::id()));
+    let env = [EFA, ("SOFTNIC_COUNT_DOORBELLS", "1"), ("SOFTNIC_TRACE", trace.to_str().unwrap())];
+    for list in [1, 10] {
+        let line = format!("ib_send_bw -c SRD -x 0 -n 100 -s 4096 -l {list}");
+        let words: Vec<&str> = line.split(' ').collect();
+        perftest_pair(&rdma_cores()[0], &words, &env);
+        let lines = std::fs::read_to_string(&trace).unwrap();
+        std::fs::remove_file(&trace).unwrap();
+        let rung = lines.lines().map(|l| serde_json::from_str::<serde_json::Value>(l).unwrap());
+        let rung = rung.filter(|l| l["event"] == "rung" && l["queue"] == "send");
+        let times: u64 = rung.map(|l| l["times"].as_u64().unwrap()).sum();
+        assert_eq!(times, 100 / list, "100 messages, {list} posted at once");
+    }
+}
+
+#[test]
 fn perftest_reads_over_srd() {
     let _turn = turn();
     let cores = rdma_cores();

@@ -21,6 +21,7 @@ Runs a command on software RDMA devices: unmodified programs over unmodified lib
   --trace FILE      write what the devices do, as JSON lines; `-`: as text, to standard error
   --trace-text FILE the same as text for people; both are described in softnic/README.md
   --strict          report breaches of the hardware's rules on standard error
+  --count-doorbells count every write of EFA's doorbells, and tell the trace (x86-64)
   --scale           count what an operation costs with 1, 32 and 1024 queue pairs (needs valgrind)
   --rdma-core SUITE run on the rdma-core of this Debian suite, or of the `newest` (built by `cargo xtask rdma-core`)";
 
@@ -112,6 +113,7 @@ fn parse(args: &[String]) -> sh::Result<Options> {
             }
             "--trace-text" => options.set.push(("SOFTNIC_TRACE_TEXT", trace_file(arg, value()?)?)),
             "--strict" => options.set.push(("SOFTNIC_STRICT", "1".to_owned())),
+            "--count-doorbells" => options.set.push(("SOFTNIC_COUNT_DOORBELLS", "1".to_owned())),
             "--rdma-core" => options.suite = Some(value()?),
             other => {
                 let why = format!("no option {other}; put `--` before the command\n\n{USAGE}");
@@ -159,10 +161,12 @@ mod tests {
 
     #[test]
     fn options_become_the_devices_variables() {
-        let o = words("--device mlx5 --link roce --count 2 --strict -- ibv_devinfo -v").unwrap();
+        let o = words("--device mlx5 --link roce --count 2 --strict --count-doorbells -- ibv_devinfo -v")
+            .unwrap();
         assert_eq!(o.command, ["ibv_devinfo", "-v"]);
         let names: Vec<&str> = o.set.iter().map(|(n, _)| *n).collect();
-        assert_eq!(names, ["SOFTNIC_DEVICE", "SOFTNIC_LINK", "SOFTNIC_COUNT", "SOFTNIC_STRICT"]);
+        let flags = ["SOFTNIC_STRICT", "SOFTNIC_COUNT_DOORBELLS"];
+        assert_eq!(names, [&["SOFTNIC_DEVICE", "SOFTNIC_LINK", "SOFTNIC_COUNT"][..], &flags].concat());
     }
 
     #[test]

@@ -23,12 +23,21 @@ use std::{
 
 /// `count` adapters that shuffle, driven by steps.
 pub fn nic_with(count: u16, change: impl Fn(&mut Limits)) -> Softnic {
+    Softnic::start(config(count, change)).unwrap()
+}
+
+/// The same, with every write of a doorbell counted.
+pub fn counting_nic(count: u16, change: impl Fn(&mut Limits)) -> Softnic {
+    Softnic::start(Config { count_doorbells: true, ..config(count, change) }).unwrap()
+}
+
+fn config(count: u16, change: impl Fn(&mut Limits)) -> Config {
     let mut description = Description::efa(count);
     for device in &mut description.devices {
         (device.efa.max_sq_wr, device.efa.max_rq_wr, device.efa.seed) = (512, 1024, 5);
         change(&mut device.efa);
     }
-    Softnic::start(Config { description, record: false, ..Config::steps(7) }).unwrap()
+    Config { description, record: false, ..Config::steps(7) }
 }
 
 pub fn nic(count: u16) -> Softnic {

@@ -68,7 +68,8 @@ impl Host {
         if self.efa.qps.values().any(|q| q.send_cq.0 == cqn || q.receive_cq.0 == cqn) {
             return Err(Errno::BUSY);
         }
-        let cq = self.efa.cqs.remove(cqn).ok_or(Errno::INVAL)?;
+        let mut cq = self.efa.cqs.remove(cqn).ok_or(Errno::INVAL)?;
+        cq.tell_rung(cqn, &mut self.engine.shared.trace);
         let opened = self.context(context)?;
         let unread = cq.channel.and_then(|fd| opened.channel(fd)).map_or(0, |c| c.take_back(cq.user_handle));
         let memory = opened.memory()?;
@@ -99,13 +100,16 @@ impl Host {
         self.check_pd(context, new.pd)?;
         self.check_efa_cq(context, new.send_cq)?;
         self.check_efa_cq(context, new.receive_cq)?;
-        let sizes = check_qp(&self.device(context)?.efa, &new, driver)?;
+        let limits = &self.device(context)?.efa;
+        let sizes = check_qp(limits, &new, driver)?;
+        let max_batch = limits.max_batch(sizes[0]);
         let qpn = self.efa.free_qpn(self.engine.shared.fabric.slot()).ok_or(Errno::NOMEM)?;
         let opened = self.context(context)?;
         let device = opened.device;
         let (send, receive) = rings(opened.memory()?, sizes)?;
         let facts = QpFacts { context, device, pd: new.pd, service };
         let mut qp = Qp::new(qpn, facts, send, receive);
+        qp.max_batch = max_batch;
         // Queue pairs take turns with the rings of a completion queue.
         let ring = |cqn: u32| self.efa.cqs.get(cqn).map_or(0, |cq| qpn % cq.rings());
         qp.send_cq = (new.send_cq, ring(new.send_cq));
@@ -124,7 +128,8 @@ impl Host {
     /// Destroys a queue pair; answers how many of its asynchronous events the program has read.
     pub fn destroy_efa_qp(&mut self, context: u32, handle: u32) -> Result<u32, Errno> {
         let qpn = self.efa_qp(context, handle)?.qpn;
-        let qp = self.efa.qps.remove(&qpn).ok_or(Errno::INVAL)?;
+        let mut qp = self.efa.qps.remove(&qpn).ok_or(Errno::INVAL)?;
+        qp.tell_rung(&mut self.engine.shared.trace);
         self.efa.forget(qpn, &mut self.engine.shared);
         self.send_events();
         let opened = self.context(context)?;

@@ -132,6 +132,15 @@ impl Limits {
         self.max_sq_wr * 64
     }
 
+    /// Most requests that one doorbell of a send queue may cover, by its entries and their bytes.
+    pub fn max_batch(&self, (entries, entry_size): (u32, usize)) -> u32 {
+        let whole = if self.min_sq_wr == 0 { entries } else { entries.saturating_sub(1) };
+        match self.max_tx_batch {
+            0 => whole,
+            units => whole.min(u32::from(units) * 64 / entry_size.max(1) as u32),
+        }
+    }
+
     /// Whether a completion entry may have this size.
     pub fn takes_entry(size: u32) -> bool {
         matches!(size as usize, PLAIN_ENTRY | crate::efa::cqe::LONG_ENTRY)
@@ -148,6 +157,15 @@ mod tests {
         let no_write = Limits { write: false, ..Limits::default() };
         assert_eq!(all & !no_write.caps(), caps::RDMA_WRITE);
         assert_eq!(Limits::first_generation().caps(), caps::RDMA_READ | caps::DATA_POLLING_128);
+    }
+
+    #[test]
+    fn a_doorbell_covers_what_the_limits_say() {
+        let most = |max_tx_batch, min_sq_wr, size| {
+            Limits { max_tx_batch, min_sq_wr, ..Limits::default() }.max_batch((64, size))
+        };
+        assert_eq!([most(0, 0, 64), most(0, 16, 64), most(8, 0, 64), most(8, 0, 128)], [64, 63, 8, 4]);
+        assert_eq!([most(200, 0, 64), most(200, 16, 128)], [64, 63]);
     }
 
     #[test]

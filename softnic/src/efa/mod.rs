@@ -14,6 +14,7 @@ pub mod qp;
 pub mod query;
 pub mod requester;
 pub mod responder;
+pub mod rung;
 pub mod transition;
 pub mod wqe;
 
@@ -170,12 +171,14 @@ impl Engine {
         let mut any = false;
         self.ready.clear();
         for qp in self.qps.values_mut() {
+            qp.tell_rung(&mut shared.trace);
             any |= qp.fetch(shared);
             if qp.has_pending() || qp.must_flush() {
                 self.ready.push(qp.qpn);
             }
         }
-        for cq in self.cqs.values_mut() {
+        for (number, cq) in self.cqs.iter_mut() {
+            cq.tell_rung(*number, &mut shared.trace);
             cq.look();
         }
         any

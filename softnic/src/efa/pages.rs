@@ -15,6 +15,11 @@ const LIMIT: usize = 1 << 30;
 /// Bytes of a doorbell; two of them are a queue pair's.
 const WORD: usize = 4;
 const WORDS: usize = PAGE / WORD;
+/// Bytes of a doorbell's tally: how often it was written, and by how much it went on at most. The tallies of a page are
+/// behind it, in the order of its words.
+pub const TALLY: usize = 8;
+/// Bytes of a page of doorbells with its tallies.
+pub const COUNTED: usize = PAGE + WORDS * TALLY;
 
 /// The memory of a context.
 #[derive(Debug)]
@@ -25,6 +30,8 @@ pub struct DeviceMemory {
     used: BTreeMap<usize, usize>,
     /// Pages of doorbells, and which words of each are taken.
     doorbells: BTreeMap<usize, Vec<bool>>,
+    /// Whether the doorbells' writes are counted. Set before there are any.
+    pub counting: bool,
 }
 
 /// Some pages.
@@ -46,6 +53,10 @@ pub struct Doorbell {
     /// Offset in the page.
     pub offset: u32,
     word: Pinned,
+    /// What was counted, if it is.
+    tally: Option<Pinned>,
+    /// What of it was taken as new.
+    known: u32,
 }
 
 impl Doorbell {
@@ -58,6 +69,24 @@ impl Doorbell {
     pub fn store(&self, value: u32) {
         self.word.swap_u32((self.offset % 8) as usize, value);
     }
+
+    /// How often the program has written it, if that is counted. Modulo 2^32.
+    pub fn times(&self) -> Option<u32> {
+        self.tally.as_ref().map(|t| t.load_u32(0))
+    }
+
+    /// How often it was written since this was last asked.
+    pub fn take_new(&mut self) -> u32 {
+        let Some(times) = self.times() else { return 0 };
+        let new = times.wrapping_sub(self.known);
+        self.known = times;
+        new
+    }
+
+    /// By how much one write raised it at most, modulo 2^16; 0 if writes are not counted.
+    pub fn widest(&self) -> u16 {
+        self.tally.as_ref().map_or(0, |t| t.load_u32(4) as u16)
+    }
 }
 
 impl DeviceMemory {
@@ -65,7 +94,7 @@ impl DeviceMemory {
     pub fn new() -> io::Result<Self> {
         let file = memory_file("softnic-efa", LIMIT as u64)?;
         let map = Mapping::new(&file, 0, LIMIT)?;
-        Ok(Self { file, map, used: BTreeMap::new(), doorbells: BTreeMap::new() })
+        Ok(Self { file, map, used: BTreeMap::new(), doorbells: BTreeMap::new(), counting: false })
     }
 
     /// Another descriptor of the file, for the program.
@@ -110,17 +139,27 @@ impl DeviceMemory {
         let (page, word) = match free {
             Some(found) => found,
             None => {
-                let page = self.allocate(PAGE)?.key as usize;
+                let page = self.allocate(if self.counting { COUNTED } else { PAGE })?.key as usize;
                 self.doorbells.insert(page, vec![false; WORDS]);
                 (page, 0)
             }
         };
         let offset = word * WORD;
         let pinned = self.pin(page + (offset & !7), 8).ok()?;
+        let tally = match self.counting {
+            true => Some(self.pin(page + PAGE + word * TALLY, TALLY).ok()?),
+            false => None,
+        };
         self.doorbells.get_mut(&page)?[word] = true;
-        let doorbell = Doorbell { key: page as u64, offset: offset as u32, word: pinned };
+        let doorbell = Doorbell { key: page as u64, offset: offset as u32, word: pinned, tally, known: 0 };
         doorbell.store(0);
+        doorbell.tally.iter().for_each(|t| t.publish(0, &[0; TALLY]));
         Some(doorbell)
+    }
+
+    /// Whether the page at this offset of the file has doorbells whose writes are counted.
+    pub fn is_counted(&self, key: u64) -> bool {
+        self.counting && usize::try_from(key).is_ok_and(|page| self.doorbells.contains_key(&page))
     }
 
     /// Gives a doorbell back.
@@ -161,8 +200,27 @@ mod tests {
         assert_ne!(all[WORDS].key, all[0].key);
         all[3].store(9);
         assert_eq!((all[2].load(), all[3].load()), (0, 9));
+        assert_eq!((all[3].times(), memory.is_counted(all[3].key)), (None, false));
         memory.free_doorbell(&all[3]);
         let again = memory.allocate_doorbell().unwrap();
         assert_eq!((again.key, again.offset, again.load()), (all[3].key, all[3].offset, 0));
+    }
+
+    #[test]
+    fn counted_doorbells_have_tallies_of_their_own_that_start_at_zero() {
+        let mut memory = DeviceMemory::new().unwrap();
+        memory.counting = true;
+        let block = memory.allocate(1).unwrap();
+        let all: Vec<Doorbell> = (0..WORDS).map(|_| memory.allocate_doorbell().unwrap()).collect();
+        assert!(memory.is_counted(all[0].key) && !memory.is_counted(block.key));
+        for (n, doorbell) in all.iter().enumerate() {
+            doorbell.tally.as_ref().unwrap().publish(0, &(n as u64 | 5 << 32).to_ne_bytes());
+        }
+        assert!(all.iter().enumerate().all(|(n, d)| d.times() == Some(n as u32) && d.widest() == 5));
+        assert!(all.iter().all(|d| d.load() == 0));
+        memory.free_doorbell(&all[7]);
+        assert_eq!(memory.allocate_doorbell().unwrap().times(), Some(0));
+        let next = memory.allocate(1).unwrap();
+        assert!(next.key >= all[0].key + COUNTED as u64, "the tallies' pages are taken");
     }
 }

@@ -96,6 +96,8 @@ pub struct Qp {
     pub service: Service,
     /// Whether WRITE with immediate data takes no receive.
     pub unsolicited: bool,
+    /// Most requests that one doorbell may cover.
+    pub max_batch: u32,
     /// State.
     pub state: QpState,
     /// Its device failed: it does nothing any more.
@@ -142,6 +144,7 @@ impl Qp {
             async_events: 0,
             service: facts.service,
             unsolicited: false,
+            max_batch: u32::MAX,
             state: QpState::Reset,
             frozen: false,
             attr: QpAttr::default(),

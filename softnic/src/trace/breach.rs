@@ -29,6 +29,16 @@ pub enum Breach {
         /// The record.
         record: u16,
     },
+    /// A doorbell covered more than the device takes at once (EFA, where doorbells are counted).
+    #[error("queue pair {qpn:#x}: a doorbell for {requests} requests; the device takes {most} at once")]
+    Batch {
+        /// Queue pair.
+        qpn: u32,
+        /// What it covered.
+        requests: u16,
+        /// What it may cover.
+        most: u32,
+    },
     /// The bytes copied into the register are not those in the ring.
     #[error("queue pair {qpn:#x}: BlueFlame copy of request {index} differs from the ring")]
     BlueFlame {

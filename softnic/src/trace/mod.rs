@@ -36,6 +36,8 @@ pub enum Queue {
     Receive,
     /// A shared receive queue.
     Shared,
+    /// A completion queue.
+    Completion,
 }
 
 /// What became of a packet.
@@ -62,6 +64,15 @@ pub enum Event {
         qpn: u32,
         /// The record.
         record: u16,
+    },
+    /// A queue's doorbell was written so often since it was last told: where doorbells are counted.
+    Rung {
+        /// Whose.
+        queue: Queue,
+        /// Number of the queue pair, or of the completion queue.
+        number: u32,
+        /// Writes.
+        times: u32,
     },
     /// The device took a work-queue entry.
     Wqe {

@@ -10,6 +10,10 @@ pub(super) fn line(t: u64, slot: u32, event: &Event) -> String {
     // A string takes everything.
     let _ = match event {
         Event::Doorbell { qpn, record } => write!(line, "{qpn:06x} doorbell, record {record}"),
+        Event::Rung { queue, number, times } => {
+            let queue = format!("{queue:?}").to_lowercase();
+            write!(line, "{number:06x} {queue} doorbell written {times} times")
+        }
         Event::Wqe { device, qpn, queue, index, bytes } => {
             let (queue, bytes) = (format!("{queue:?}").to_lowercase(), hex_text(bytes));
             write!(line, "{qpn:06x} {queue} wqe {index} {device:?}: {bytes}")
