@@ -24,6 +24,7 @@ pub mod sysfs;
 pub mod trace;
 pub mod uverbs;
 
+mod environment;
 mod fork;
 mod machine;
 mod quiet;

@@ -1,4 +1,4 @@
-//! Messages to standard error: warnings always, details if `SOFTNIC_DEBUG` is set. No policy.
+//! Messages to standard error: warnings always, details if `SOFTNIC_DEBUG` is 1. No policy.
 
 use std::{
     fmt::{Arguments, Display},
@@ -19,7 +19,7 @@ fn tell(what: Arguments<'_>) {
 /// A detail, made only if it will be shown.
 pub fn debug(message: impl FnOnce() -> String) {
     static ON: OnceLock<bool> = OnceLock::new();
-    if *ON.get_or_init(|| std::env::var_os("SOFTNIC_DEBUG").is_some()) {
+    if *ON.get_or_init(|| crate::environment::is_on("SOFTNIC_DEBUG")) {
         tell(format_args!("softnic[{}]: {}\n", std::process::id(), message()));
     }
 }

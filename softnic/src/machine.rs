@@ -5,7 +5,7 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::description::{Abi, Description, DescriptionError, Link, PortDescription};
+use crate::description::{Description, DescriptionError, Link, PortDescription};
 use crate::drive::{self, Choices, Step, Thread};
 use crate::efa::rung::Rung;
 use crate::fabric::Fabric;
@@ -73,77 +73,6 @@ impl Config {
     pub fn with_efa(self) -> Self {
         Self { description: Description::efa(1), ..self }
     }
-
-    /// Reads the environment that `cargo xtask softnic` sets: `SOFTNIC_DEVICES` (a TOML file), or `SOFTNIC_DEVICE` (`mlx5` or
-    /// `efa`), `SOFTNIC_LINK` and `SOFTNIC_COUNT`; `SOFTNIC_SESSION`, `SOFTNIC_ABI`; `SOFTNIC_STRICT` and
-    /// `SOFTNIC_COUNT_DOORBELLS` (0 or 1); `SOFTNIC_TRACE` and `SOFTNIC_TRACE_TEXT` (files,
-    /// or `-` for standard error).
-    ///
-    /// # Errors
-    ///
-    /// A variable's value can't be used; the message names it.
-    pub fn from_environment() -> Result<Self, StartError> {
-        let var = |name: &str| std::env::var(name).ok().filter(|v| !v.is_empty());
-        let mut description = match var("SOFTNIC_DEVICES") {
-            Some(path) => {
-                let text = std::fs::read_to_string(&path)
-                    .map_err(|e| StartError::Environment("SOFTNIC_DEVICES", format!("{path}: {e}")))?;
-                Description::parse(&text)?
-            }
-            None => {
-                let [device, link, count] = ["SOFTNIC_DEVICE", "SOFTNIC_LINK", "SOFTNIC_COUNT"].map(var);
-                standard(device.as_deref(), link.as_deref(), count.as_deref())?
-            }
-        };
-        match var("SOFTNIC_ABI").as_deref() {
-            None => {}
-            Some("native") => description.abi = Abi::Native,
-            Some("invoke") => description.abi = Abi::Invoke,
-            Some("write") => description.abi = Abi::Write,
-            Some(other) => return Err(StartError::Environment("SOFTNIC_ABI", other.to_owned())),
-        }
-        let session = Some(var("SOFTNIC_SESSION").unwrap_or_else(|| "default".to_owned()));
-        let strict = flag("SOFTNIC_STRICT")?;
-        let traces = [(Format::Json, "SOFTNIC_TRACE"), (Format::Text, "SOFTNIC_TRACE_TEXT")];
-        let traces =
-            traces.into_iter().filter_map(|(format, name)| Some((format, var(name)?.into()))).collect();
-        let count_doorbells = flag("SOFTNIC_COUNT_DOORBELLS")?;
-        let drive = Drive::Thread;
-        Ok(Self { description, drive, session, strict, count_doorbells, record: false, traces })
-    }
-}
-
-/// Whether a variable is 1; one that is not set, or empty, is 0.
-fn flag(name: &'static str) -> Result<bool, StartError> {
-    match std::env::var_os(name).as_deref().map(|v| v.to_string_lossy()).as_deref() {
-        None | Some("" | "0") => Ok(false),
-        Some("1") => Ok(true),
-        Some(other) => Err(StartError::Environment(name, other.to_owned())),
-    }
-}
-
-fn standard(
-    device: Option<&str>,
-    link: Option<&str>,
-    count: Option<&str>,
-) -> Result<Description, StartError> {
-    let link = match link {
-        None | Some("ib") => Link::Ib,
-        Some("roce") => Link::Roce,
-        Some(other) => return Err(StartError::Environment("SOFTNIC_LINK", other.to_owned())),
-    };
-    let count = match count.map(str::parse::<u8>) {
-        None => 1,
-        Some(Ok(n)) => u16::from(n),
-        Some(Err(_)) => {
-            return Err(StartError::Environment("SOFTNIC_COUNT", count.unwrap_or_default().into()));
-        }
-    };
-    match device {
-        None | Some("mlx5") => Ok(Description::standard(link, count)),
-        Some("efa") => Ok(Description::efa(count)),
-        Some(other) => Err(StartError::Environment("SOFTNIC_DEVICE", other.to_owned())),
-    }
 }
 
 /// Why the machine did not start.
@@ -153,9 +82,21 @@ pub enum StartError {
     #[error(transparent)]
     Description(#[from] DescriptionError),
     /// An environment variable.
-    #[error("start softnic: {0}: {1:?} can't be used")]
-    Environment(&'static str, String),
-    /// A file, a socket or a thread.
+    #[error("start softnic: {name} is {value:?}, and must be {can}")]
+    Environment {
+        /// Its name.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// What it may be.
+        can: String,
+    },
+    /// The tree of files that libibverbs finds devices by.
+    #[error(
+        "start softnic: make {0:?} for the sysfs tree: {1}; TMPDIR names the folder that it is made in, which must exist and have room"
+    )]
+    Tree(PathBuf, #[source] std::io::Error),
+    /// A socket or a thread.
     #[error("start softnic: {0}: {1}")]
     Io(&'static str, #[source] std::io::Error),
     /// A file of the trace.
@@ -300,7 +241,7 @@ impl Drop for Softnic {
 fn install(config: Config) -> Result<(), StartError> {
     fork::watch();
     let root = tree::sysfs_root();
-    let tree_error = |e| StartError::Io("sysfs tree", e);
+    let tree_error = |e| StartError::Tree(root.clone(), e);
     if tree::claim().map_err(tree_error)? {
         sysfs::write_tree(&root, &config.description).map_err(tree_error)?;
     }
@@ -340,6 +281,6 @@ pub(crate) fn start_from_environment() {
     match started {
         // It lives as long as the process.
         Ok(machine) => std::mem::forget(machine),
-        Err(e) => crate::log::warn(&e),
+        Err(e) => preload::give_up(&e),
     }
 }

@@ -20,6 +20,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use libc::{mode_t, size_t, ssize_t, stat as Stat, stat64 as Stat64};
 
 use crate::drive;
+use crate::environment::is_on;
 use crate::host::Host;
 use crate::sysfs::{FIRST_MINOR, MAJOR};
 use crate::uverbs::Errno;
@@ -372,7 +373,7 @@ pub unsafe extern "C" fn opendir(path: *const c_char) -> *mut libc::DIR {
 
 /// Under `LD_PRELOAD` nobody calls [`crate::Softnic::start`]: the first sign of libibverbs does.
 fn start_if_preloaded() {
-    if std::env::var_os(PRELOADED).is_none() {
+    if !is_on(PRELOADED) {
         return;
     }
     let mut started = gate();
@@ -400,14 +401,20 @@ const PRELOADED: &str = "SOFTNIC_PRELOAD";
 /// libibverbs reads `SYSFS_PATH` before anything that we see, so a preloaded library sets it before the program starts.
 /// The tree itself is written when the machine starts.
 extern "C" fn point_to_tree() {
-    if std::env::var_os(PRELOADED).is_some() {
+    // One that says neither yes nor no is an error too.
+    if std::env::var_os(PRELOADED).is_some_and(|v| !v.is_empty() && v != "0") {
         if let Err(why) = crate::machine::Config::from_environment() {
-            crate::log::warn(&why);
-            // SAFETY: nothing has begun in this process; going on would only show a host without devices.
-            unsafe { libc::_exit(1) };
+            give_up(&why);
         }
         set_sysfs_path(&crate::tree::sysfs_root());
     }
+}
+
+/// Ends a process that asked for devices and can't have them: going on would only show it a host without any.
+pub(crate) fn give_up(why: &crate::machine::StartError) {
+    crate::log::warn(why);
+    // SAFETY: ends the process at once; its own handlers expect a `main` that has begun.
+    unsafe { libc::_exit(1) };
 }
 
 #[used]

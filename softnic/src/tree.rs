@@ -64,7 +64,10 @@ fn folder() -> PathBuf {
 /// Another process may take the folder for a left-over between its making and its locking: then it is made again.
 fn claim_folder(path: &Path) -> io::Result<OwnedFd> {
     loop {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+        match fs::DirBuilder::new().mode(0o700).create(path) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+            _ => {}
+        }
         match lock(path) {
             Ok(lock) if is_at(&lock, path) => return Ok(lock),
             Ok(_) => {}
@@ -122,6 +125,14 @@ mod tests {
         drop(shared_with_a_child);
         remove_unless_held(&path);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_temporary_folder_that_is_not_there_is_not_made() {
+        let missing = std::env::temp_dir().join(format!("softnic-test-missing-{}", std::process::id()));
+        let error = claim_folder(&missing.join("tree")).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        assert!(!missing.exists());
     }
 
     #[test]

@@ -104,6 +104,34 @@ fn a_window_of_type_2_is_bound_once_and_taken_back_by_a_send() {
 }
 
 #[test]
+fn a_window_of_type_2_goes_with_its_queue_pair() {
+    both(|rig| {
+        let shape = Shape { region_access: BIND, ..Shape::default() };
+        let (a, mut b) = rig.pair(shape);
+        let (other, same_number) = (rig.end(shape), |end: &End| end.qpn() & 0xffff);
+        // SAFETY: what is made is destroyed once.
+        unsafe {
+            let mw = alloc(rig, IBV_MW_TYPE_2);
+            let key = ibv_inc_rkey((*mw).rkey);
+            bind(&b, mw, key, part(&b, 64, 16, IBV_ACCESS_REMOTE_WRITE));
+            rig.expect(b.cq, 50, OK);
+            assert_eq!(write(rig, &a, (b.at(64), key)), OK);
+            assert_eq!(rig.v().ibv_dereg_mr(b.mr), libc::EBUSY, "a window is bound to it");
+            let gone = same_number(&b);
+            b.destroy_qp();
+            // The next one gets the number, and not the window.
+            let next = rig.end(shape);
+            assert_eq!(same_number(&next), gone);
+            rig.connect(&other, &next, shape);
+            assert_eq!(write(rig, &other, (b.at(64), key)), IBV_WC_REM_ACCESS_ERR);
+            let mr = std::mem::replace(&mut b.mr, std::ptr::null_mut());
+            assert_eq!(rig.v().ibv_dereg_mr(mr), 0, "nothing is bound to the region any more");
+            assert_eq!(ibv_dealloc_mw(mw), 0);
+        }
+    });
+}
+
+#[test]
 fn bindings_that_can_not_be_are_errors_of_the_binder() {
     both(|rig| {
         type Spoil = fn(&End, &End) -> ibv_mw_bind_info;

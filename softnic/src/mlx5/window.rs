@@ -121,6 +121,17 @@ impl Regions {
         self.bind(&bind, qpn, pd)
     }
 
+    /// A queue pair goes, and with it what it bound: windows of type 2 belong to it, and another one may get its number.
+    pub fn unbind_windows_of(&mut self, qpn: u32) {
+        let bound = |r: &&(u8, Region)| r.1.window.is_some_and(|w| w.second && w.qpn == Some(qpn));
+        let keys: Vec<(u32, u32)> =
+            self.slots.values().filter(bound).map(|(_, r)| (r.facts.rkey, r.facts.pd)).collect();
+        for (key, pd) in keys {
+            // It is bound, and by this queue pair: there is nothing to refuse.
+            let _ = self.invalidate(key, qpn, pd);
+        }
+    }
+
     /// Whether a queue pair may use a key at all: windows of type 2 are open to one alone.
     pub fn is_open_to(&self, key: u32, qpn: u32) -> bool {
         let owner = self.get(key).and_then(|r| r.window).and_then(|w| w.qpn);

@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
@@ -33,12 +33,15 @@ pub struct Sink {
     slot: u32,
     buffer: Vec<u8>,
     out: Out,
+    path: PathBuf,
 }
 
 #[derive(Debug)]
 enum Out {
     File(File),
     StandardError,
+    /// It failed, and has been said to.
+    Nowhere,
 }
 
 /// The first line of each process.
@@ -68,7 +71,7 @@ impl Sink {
             Some("-") => Out::StandardError,
             _ => Out::File(File::options().create(true).append(true).open(path)?),
         };
-        let mut sink = Self { format, slot, buffer: Vec::new(), out };
+        let mut sink = Self { format, slot, buffer: Vec::new(), out, path: path.to_owned() };
         match format {
             Format::Json => sink.json(&Head { softnic_trace: SCHEMA, slot, devices }),
             Format::Text => sink.line(&format!("# process {slot}: {}", devices.join(" "))),
@@ -100,16 +103,22 @@ impl Sink {
         self.buffer.push(b'\n');
     }
 
-    /// Writes what is buffered. A full disk costs lines of the trace, and nothing else.
+    /// Writes what is buffered. A full disk costs the rest of the trace, which is said once, and nothing else: what came later
+    /// could only follow half a line.
     pub fn flush(&mut self) {
         if self.buffer.is_empty() {
             return;
         }
-        let _ = match &mut self.out {
+        let written = match &mut self.out {
             Out::File(file) => file.write_all(&self.buffer),
             Out::StandardError => std::io::stderr().write_all(&self.buffer),
+            Out::Nowhere => Ok(()),
         };
         self.buffer.clear();
+        if let Err(e) = written {
+            self.out = Out::Nowhere;
+            crate::log::warn(&format_args!("trace to {:?}: {e}; its rest is lost", self.path));
+        }
     }
 }
 
@@ -169,6 +178,15 @@ mod tests {
             r#"{"t":1500,"slot":2,"event":"cqe","device":"mlx5","cqn":1,"qpn":256,"counter":3,"status":"WR_FLUSH_ERR","bytes":"10"}"#,
         ];
         assert_eq!(written(Format::Json, "json").lines().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn a_trace_that_can_not_be_written_ends() {
+        let mut sink = Sink::open(Path::new("/dev/full"), Format::Json, 2, &["mlx5_0".into()]).unwrap();
+        assert!(matches!(sink.out, Out::Nowhere), "the head did not arrive");
+        events().iter().for_each(|e| sink.put(0, e));
+        sink.flush();
+        assert!(sink.buffer.is_empty());
     }
 
     #[test]

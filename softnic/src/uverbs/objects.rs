@@ -299,6 +299,7 @@ impl Host {
         self.see_doorbells(context);
         self.engine.check_destroyed(qpn);
         let qp = self.engine.qps.remove(&qpn).ok_or(Errno::INVAL)?;
+        self.engine.shared.regions.unbind_windows_of(qpn);
         self.send_events();
         let uar = self.context(context)?;
         uar.pages()?.detach(qp.page);
