@@ -170,6 +170,14 @@ mod tests {
     }
 
     #[test]
+    fn help_is_asked_for_anywhere_before_the_command() {
+        for line in ["--help", "--device efa --help", "--count 2 -h -- x"] {
+            run(&line.split(' ').map(str::to_owned).collect::<Vec<_>>()).unwrap();
+        }
+        assert_eq!(words("-- x --help").unwrap().command, ["x", "--help"]);
+    }
+
+    #[test]
     fn what_is_not_there_is_said() {
         for (line, word) in [
             ("--device cx9 -- x", "cx9"),
@@ -182,8 +190,9 @@ mod tests {
             ("--devices /nonexistent -- y", "/nonexistent"),
             ("--trace /nonexistent/t -- y", "/nonexistent/t"),
         ] {
-            let e = words(line).unwrap_err().to_string();
-            assert!(e.contains(word), "{line}: {e}");
+            let e = words(line).unwrap_err();
+            assert!(e.to_string().contains(word), "{line}: {e}");
+            assert_eq!(sh::status_of(e.as_ref()) == 2, !line.contains("/nonexistent"), "{line}");
         }
     }
 }

@@ -228,7 +228,8 @@ impl Settings {
         let (has, lacks): (Vec<_>, Vec<_>) = offers.into_iter().partition(|(_, s)| s.present());
         if lacks.iter().any(|(op, _)| *op == self.operation) {
             let has: Vec<_> = has.iter().map(|(op, _)| op.to_string()).collect();
-            return Some(format!("has no {}; it has {}", self.operation, has.join(", ")));
+            let has = if has.is_empty() { "no other".into() } else { has.join(", ") };
+            return Some(format!("has no {}; it has {has}; `ibv doctor` says why", self.operation));
         }
         let untold = self.measure == Measure::Lat && self.latency_says_nothing(caps.messages_in_order);
         untold.then(|| format!("{UNORDERED}; measure send latency, or write bandwidth"))
