@@ -27,7 +27,7 @@ use crate::{
 use std::{
     ptr,
     sync::Arc,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
 };
 
 mod route;
@@ -54,9 +54,22 @@ pub struct QpCore {
     #[cfg(feature = "recorder")]
     pub(crate) log: PosterLog,
     connected: bool,
+    undestroyed: Undestroyed,
     /// Claimed by the first `poll_completion`; before `cqs`, so that they go back first.
     pollers: [Option<Box<dyn CompletionQueue>>; 2],
     cqs: [Arc<dyn CqHandle>; 2],
+}
+
+/// Whether the device has kept a queue pair that its owner dropped, so that completions of it may still be written.
+/// Said before core's part drops: its ids and its room in the queues are then never anybody else's.
+#[derive(Clone, Debug, Default)]
+pub struct Undestroyed(Arc<AtomicBool>);
+
+impl Undestroyed {
+    /// The device did not let go of it.
+    pub fn set(&self) {
+        self.0.store(true, Relaxed);
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -109,6 +122,7 @@ impl QpCore {
             offered: Offered::of(&config),
             config,
             connected: false,
+            undestroyed: Undestroyed::default(),
             pollers: [None, None],
             cqs: [send_cq.clone(), recv_cq.clone()],
         })
@@ -118,6 +132,11 @@ impl QpCore {
     #[inline]
     pub fn limits(&self) -> &Caps {
         &self.limits
+    }
+
+    /// Where to say that the device would not destroy the queue pair.
+    pub fn undestroyed(&self) -> &Undestroyed {
+        &self.undestroyed
     }
 
     /// The configuration in force; after `connect`, as negotiated.
@@ -230,6 +249,10 @@ fn narrowed(caps: Caps, config: &IbvConfig) -> Caps {
 impl Drop for QpCore {
     fn drop(&mut self) {
         self.pollers = [None, None];
+        if self.undestroyed.0.load(Relaxed) {
+            // What is still to be written has its place, and ids that nobody else is given.
+            return;
+        }
         self.cqs[0].close_route(self.send.slot());
         self.cqs[1].close_route(self.recv.slot());
     }

@@ -109,7 +109,7 @@ pub use crate::{
     buffer::IbvBuffer,
     caps::{Caps, Support},
     config::{GidChoice, IbvConfig},
-    core::{FromCore, QpCore},
+    core::{FromCore, QpCore, Undestroyed},
     cq::{IbvCq, Poller},
     device::{DeviceKind, GidEntry, IbvDeviceInfo, IbvPort, PortState},
     domain::IbvDomain,

@@ -64,7 +64,7 @@ impl EfaQueuePair {
         let (config, nothing) = (core.config(), from.nothing);
         let sends = SendRing::new(config.max_send_wr, config.max_inline, (nothing.lkey(), nothing.addr()));
         let this = Self {
-            qp: SweptQp::new(from.made.qp, from.queues, from.births),
+            qp: SweptQp::new(from.made.qp.of(&core), from.queues, from.births),
             builders: from.made.builders,
             sends,
             receives: Receives::new(config),

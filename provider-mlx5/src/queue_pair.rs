@@ -366,7 +366,8 @@ impl Drop for Mlx5QueuePair {
         }
         if device.reset().is_err() {
             // The device may go on writing: its entries still have to find the slots, and the number must
-            // never be anybody else's.
+            // never be anybody else's, nor its ids.
+            self.core.undestroyed().set();
             std::mem::forget(device);
             return;
         }

@@ -4,8 +4,8 @@
 mod common;
 
 use common::{domain, nic};
-use ibv_core::{IbvConfig, IbvQueuePair as _, IbvWc, PollCompletionError, WcStatus};
-use softnic::fault::Fault;
+use ibv_core::{ErrorKind, IbvConfig, IbvQueuePair as _, IbvWc, PollCompletionError, WcStatus};
+use softnic::{fault::Fault, incident::Incident};
 use std::collections::BTreeSet;
 
 #[test]
@@ -64,5 +64,32 @@ fn a_queue_that_met_what_nobody_asked_for_stays_dead_whatever_comes_after() {
             let answer = poller.poll(&mut wcs);
             assert!(matches!(answer, Err(PollCompletionError::Device(_))), "{answer:?}");
         }
+    }
+}
+
+/// A device that fails may have completions on their way still.
+#[test]
+fn ids_and_room_of_a_queue_pair_that_the_device_would_not_reset_are_nobody_elses() {
+    for fatal in [false, true] {
+        let mut nic = nic();
+        let d = domain();
+        let mut config = IbvConfig::default();
+        (config.max_send_wr, config.max_recv_wr) = (8, 8);
+        let cq = d.create_cq(16).unwrap();
+        let mut qp = d.create_queue_pair(config.clone(), &cq, &cq).unwrap();
+        let own = qp.get_qp_info().unwrap();
+        let mut qp = qp.connect(&own).unwrap();
+        let (src, dst) = (d.alloc(8).unwrap(), d.alloc(8).unwrap());
+        let _ids = qp.put(dst.remote(), src.view()).unwrap();
+        nic.run();
+        if fatal {
+            nic.befall(0, &Incident::DeviceFatal);
+        }
+        drop(qp);
+        let (mut poller, mut wcs) = (cq.poller().unwrap(), [IbvWc::default(); 8]);
+        while poller.poll(&mut wcs).unwrap() > 0 {}
+        let made = d.create_queue_pair(config, &cq, &cq);
+        let no_room = matches!(&made, Err(e) if e.kind() == ErrorKind::OutOfResources);
+        assert_eq!((made.is_ok(), no_room), (!fatal, fatal), "{:?}", made.err());
     }
 }

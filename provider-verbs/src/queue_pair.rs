@@ -90,7 +90,7 @@ impl VerbsQueuePair {
             access |= IBV_ACCESS_REMOTE_ATOMIC;
         }
         Self {
-            qp: made.qp,
+            qp: made.qp.of(&core),
             ex: made.ex,
             sends: SendList::new(&cap),
             receives: Receives::new(config),

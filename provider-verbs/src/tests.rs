@@ -135,6 +135,29 @@ fn whatever_call_fails_nothing_is_left_behind() {
     assert!(errors > 15, "{errors} of {total} failures were noticed");
 }
 
+/// Four queue pairs fill the queue, go, and somebody sees the queue empty: whether there is room for another.
+fn room_after(refused: bool) -> bool {
+    fake::install(refusing(if refused { "destroy_qp" } else { "nothing" }, libc::EIO));
+    let domain = domain().unwrap();
+    let cq = domain.create_cq(48).unwrap();
+    let made = || domain.create_queue_pair(config(), &cq, &cq);
+    let all: Vec<_> = (0..4).map(|_| connect(made().unwrap()).unwrap()).collect();
+    for mut qp in all {
+        let _ids = qp.put(REMOTE, view(0x10, 8)).unwrap();
+    }
+    let mut poller = cq.poller().unwrap();
+    while poller.poll(&mut [ibv_core::IbvWc::default(); 8]).unwrap() > 0 {}
+    let kind = made().map_or_else(|e| Some(e.kind()), |_| None);
+    assert!(matches!(kind, None | Some(ErrorKind::OutOfResources)), "{kind:?}");
+    kind.is_none()
+}
+
+#[test]
+fn ids_and_room_of_a_queue_pair_that_would_not_go_are_nobody_elses() {
+    assert!(room_after(false));
+    assert!(!room_after(true), "completions of those four may still come");
+}
+
 #[test]
 fn receives_before_connect_wait_for_init_and_keep_their_order() {
     fake::reset();

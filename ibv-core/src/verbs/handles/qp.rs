@@ -4,6 +4,7 @@
 //! As in the parent module.
 
 use super::{Cq, Pd, destroy};
+use crate::core::{QpCore, Undestroyed};
 use ibv_sys::ibv_qp;
 use std::{ptr::NonNull, sync::Arc};
 
@@ -14,6 +15,7 @@ pub struct Qp {
     send_cq: Arc<Cq>,
     recv_cq: Arc<Cq>,
     pd: Arc<Pd>,
+    undestroyed: Undestroyed,
 }
 
 // SAFETY: the library takes a queue pair from any thread; what may not overlap takes `&mut self`.
@@ -27,7 +29,14 @@ impl Qp {
     /// # Safety
     /// `raw` is a live queue pair of `pd` that reports to these two queues, and nobody else destroys it.
     pub unsafe fn from_raw(raw: NonNull<ibv_qp>, pd: Arc<Pd>, send_cq: Arc<Cq>, recv_cq: Arc<Cq>) -> Self {
-        Self { raw, send_cq, recv_cq, pd }
+        Self { raw, send_cq, recv_cq, pd, undestroyed: Undestroyed::default() }
+    }
+
+    /// The handle that tells core where the library refuses to destroy it.
+    #[must_use]
+    pub fn of(mut self, core: &QpCore) -> Self {
+        self.undestroyed = core.undestroyed().clone();
+        self
     }
 
     /// The queue pair itself, for calls that this module does not wrap. It stays the handle's.
@@ -64,6 +73,7 @@ impl Drop for Qp {
         // about it that was taken was acknowledged when taken, so the call can not wait for one.
         let call = || unsafe { context.verbs().ibv_destroy_qp(self.as_ptr()) };
         if !destroy(context.home, "destroy_qp", call) {
+            self.undestroyed.set();
             std::mem::forget((self.pd.clone(), self.send_cq.clone(), self.recv_cq.clone()));
         }
     }
