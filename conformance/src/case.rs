@@ -39,6 +39,23 @@ pub(crate) mod need {
     present! { write read write_with_imm send send_with_imm atomics fence cq_channel }
     true_fact! { solicited completions_in_order messages_in_order bytes_in_order loopback rnr_retry }
 
+    /// Bytes move, whichever way: see [`Transfer`](crate::transfer::Transfer).
+    pub(crate) fn moves(caps: &Caps) -> Result<(), String> {
+        one(one_sided(caps).is_ok() || caps.send.present(), "capability write, read or send")
+    }
+    /// The same where several have targets of their own at once: a message lands in whichever receive it meets.
+    pub(crate) fn moves_apart(caps: &Caps) -> Result<(), String> {
+        let in_turn = caps.send.present() && caps.messages_in_order;
+        one(one_sided(caps).is_ok() || in_turn, "capability write, read, or send with messages_in_order")
+    }
+    /// Bytes move to or from an address that the request names: what is checked has no like among messages.
+    pub(crate) fn one_sided(caps: &Caps) -> Result<(), String> {
+        one(caps.write.present() || caps.read.present(), "capability write or read")
+    }
+    /// Something can carry inline bytes; a get can not.
+    pub(crate) fn carries_inline(caps: &Caps) -> Result<(), String> {
+        one(caps.write.present() || caps.send.present(), "capability write or send")
+    }
     pub(crate) fn several_send_ranges(caps: &Caps) -> Result<(), String> {
         one(caps.max_send_sge >= 2, "capability max_send_sge of at least 2")
     }

@@ -27,7 +27,8 @@ pub(crate) mod prelude {
     pub(crate) use crate::{
         ctx::{Ctx, Link, Region, Say, depth_of, ensure, ensure_eq, ensure_pattern, ids_of, list, wait_on},
         pattern::pattern,
-        peer::{PeerRegion, WireOp, WireRequest},
+        peer::{PeerQp, PeerRegion, WireOp, WireRequest},
+        transfer::{Part, Transfer, Way},
     };
     pub(crate) use ibv_core::{IbvConfig, IbvDomainImpl, IbvQueuePair};
 
@@ -90,29 +91,29 @@ case_list! { $;
         queue_pair_starts_in_reset_and_reaches_rts [];
         endpoint_is_readable_in_reset_and_stable [];
         live_queue_pairs_have_different_numbers [];
-        nothing_is_posted_before_connect [write read];
+        nothing_is_posted_before_connect [one_sided];
         receives_posted_before_connect_count [send];
-        many_queue_pairs_work_side_by_side [write];
-        queue_pairs_come_and_go [write];
-        objects_outlive_their_domains_handle [write] one_process;
-        handles_move_between_threads [write];
+        many_queue_pairs_work_side_by_side [moves];
+        queue_pairs_come_and_go [moves];
+        objects_outlive_their_domains_handle [moves] one_process;
+        handles_move_between_threads [moves];
         handles_print_in_every_state [];
     }
     handshake {
-        endpoint_bytes_round_trip [write];
+        endpoint_bytes_round_trip [moves];
         malformed_endpoints_are_typed_errors [];
-        second_connect_is_refused [write];
-        peer_of_another_transport_is_refused [write];
-        both_ends_agree_on_the_smaller_mtu [write];
+        second_connect_is_refused [moves];
+        peer_of_another_transport_is_refused [moves];
+        both_ends_agree_on_the_smaller_mtu [moves];
         both_ends_agree_on_outstanding_gets [];
         sequence_numbers_are_drawn_for_each_queue_pair [];
-        sequence_numbers_wrap_in_a_transfer [write];
+        sequence_numbers_wrap_in_a_transfer [moves];
         configuration_beyond_the_device_names_both_numbers [];
         configuration_beyond_the_specification_is_refused [];
         attributes_read_back_what_was_set [];
         gid_index_beyond_the_table_is_refused [];
         gid_is_chosen_by_its_bytes [];
-        wrong_queue_key_reaches_nobody [write];
+        wrong_queue_key_reaches_nobody [moves];
         queue_of_another_domain_is_refused [] one_process;
     }
     write {
@@ -179,56 +180,56 @@ case_list! { $;
         more_atomics_than_may_be_outstanding_wait_their_turn [atomics];
     }
     batch {
-        batch_posts_everything_with_one_ring [write];
-        dropped_batch_posts_nothing [write];
-        leaked_batch_is_never_rung [write];
-        leaked_batch_is_not_rung_by_the_trait [write];
-        unrung_requests_are_invisible [write];
-        ringing_nothing_does_nothing [write];
-        batch_fills_the_whole_queue [write];
-        refused_request_leaves_its_batch_intact [write];
+        batch_posts_everything_with_one_ring [moves_apart];
+        dropped_batch_posts_nothing [moves];
+        leaked_batch_is_never_rung [moves];
+        leaked_batch_is_not_rung_by_the_trait [one_sided];
+        unrung_requests_are_invisible [moves];
+        ringing_nothing_does_nothing [moves];
+        batch_fills_the_whole_queue [moves_apart];
+        refused_request_leaves_its_batch_intact [one_sided];
         puts_and_gets_mix_in_a_batch [write read];
-        full_queue_is_refused_and_recovers [write];
-        transfer_larger_than_the_queue_is_refused_whole [write splits];
-        refusals_have_names_and_post_nothing [write];
-        ids_count_on_over_batches [write];
+        full_queue_is_refused_and_recovers [moves];
+        transfer_larger_than_the_queue_is_refused_whole [one_sided splits];
+        refusals_have_names_and_post_nothing [moves];
+        ids_count_on_over_batches [moves];
     }
     completion {
-        every_request_completes_once_with_its_own_id [write];
-        completions_name_their_queue_pair [write];
-        completions_tell_what_was_done [write read];
+        every_request_completes_once_with_its_own_id [moves];
+        completions_name_their_queue_pair [moves];
+        completions_tell_what_was_done [one_sided];
         completions_of_messages_tell_what_was_done [send];
-        polling_in_portions_loses_nothing [write];
-        empty_queue_polls_nothing [write];
-        poll_completion_takes_one_at_a_time [write];
-        poll_completion_reports_failures [write];
-        poller_is_exclusive [write];
-        poller_hands_over_what_it_left [write];
-        unsignaled_success_is_silent_and_gives_its_credit_back [write completions_in_order];
-        queue_full_of_unsignaled_requests_is_refused [write completions_in_order];
-        unsignaled_failure_reports [write completions_in_order];
+        polling_in_portions_loses_nothing [moves];
+        empty_queue_polls_nothing [moves];
+        poll_completion_takes_one_at_a_time [one_sided];
+        poll_completion_reports_failures [one_sided];
+        poller_is_exclusive [moves];
+        poller_hands_over_what_it_left [moves];
+        unsignaled_success_is_silent_and_gives_its_credit_back [moves_apart completions_in_order];
+        queue_full_of_unsignaled_requests_is_refused [moves completions_in_order];
+        unsignaled_failure_reports [moves completions_in_order];
         sends_and_receives_report_to_their_own_queues [send];
-        posting_and_polling_may_be_two_threads [write];
+        posting_and_polling_may_be_two_threads [moves];
     }
     sharing {
-        shared_queue_gives_each_queue_pair_its_credits [write];
+        shared_queue_gives_each_queue_pair_its_credits [moves];
         poll_completion_is_refused_on_a_shared_queue [];
         queue_without_room_refuses_a_queue_pair [];
         full_queues_do_not_overrun_their_completion_queue [send];
-        stale_completions_harm_nobody [write];
-        queue_pairs_come_and_go_while_a_thread_polls [write];
+        stale_completions_harm_nobody [moves];
+        queue_pairs_come_and_go_while_a_thread_polls [moves];
     }
     channel {
-        armed_queue_tells_of_the_next_completion [write cq_channel];
-        nothing_falls_between_arming_and_waiting [write cq_channel];
-        unarmed_queue_tells_nothing [write cq_channel];
+        armed_queue_tells_of_the_next_completion [moves cq_channel];
+        nothing_falls_between_arming_and_waiting [moves cq_channel];
+        unarmed_queue_tells_nothing [moves cq_channel];
         solicited_only_sleeps_through_the_rest [send cq_channel solicited];
         solicited_message_of_the_peer_wakes [send cq_channel solicited];
-        failure_wakes_whoever_waits_for_solicited_ones [write cq_channel solicited];
+        failure_wakes_whoever_waits_for_solicited_ones [moves cq_channel solicited];
         queue_without_a_channel_is_not_armed [];
     }
     ordering {
-        completions_come_in_posting_order [write completions_in_order];
+        completions_come_in_posting_order [moves completions_in_order];
         completions_of_puts_and_gets_come_in_posting_order [write read completions_in_order];
         message_is_visible_before_the_one_that_announces_it [write write_with_imm messages_in_order];
         put_is_visible_before_the_send_behind_it [write send messages_in_order];
@@ -245,70 +246,70 @@ case_list! { $;
     sizes {
         put_of_any_length_is_split_as_promised [write splits];
         get_of_any_length_is_split_as_promised [read splits];
-        trait_returns_one_id_for_each_request [write splits];
+        trait_returns_one_id_for_each_request [one_sided splits];
         ranges_are_gathered_across_chunks [write several_send_ranges splits];
         ranges_are_scattered_across_chunks [read several_send_ranges splits];
         put_of_no_bytes_is_one_request [write];
         get_of_no_bytes_is_one_request [read];
-        lengths_around_packets_arrive_whole [write read];
-        long_transfers_need_no_alignment [write];
-        lengths_beyond_32_bits_are_not_truncated [write];
+        lengths_around_packets_arrive_whole [one_sided];
+        long_transfers_need_no_alignment [one_sided];
+        lengths_beyond_32_bits_are_not_truncated [one_sided];
     }
     errors {
         put_through_a_wrong_key_touches_nothing [write];
         get_through_a_wrong_key_fetches_nothing [read];
         put_beyond_a_region_touches_nothing [write];
         get_beyond_a_region_fetches_nothing [read];
-        range_past_2_to_the_64_touches_nothing [write read];
+        range_past_2_to_the_64_touches_nothing [one_sided];
         put_without_the_right_touches_nothing [write];
         get_without_the_right_fetches_nothing [read];
-        key_opens_its_own_region_only [write];
-        key_of_another_domain_opens_nothing [write];
-        key_is_dead_once_its_region_is_gone [write read];
-        wrong_local_key_fails_locally [write];
+        key_opens_its_own_region_only [one_sided];
+        key_of_another_domain_opens_nothing [one_sided];
+        key_is_dead_once_its_region_is_gone [one_sided];
+        wrong_local_key_fails_locally [moves];
         get_into_memory_that_may_not_be_written_fails [read];
-        sizes_that_do_not_fit_are_named [write read];
-        peer_that_is_gone_ends_in_an_error [write];
-        peer_in_error_ends_in_an_error [write];
-        error_stays_with_its_queue_pair [write];
+        sizes_that_do_not_fit_are_named [one_sided];
+        peer_that_is_gone_ends_in_an_error [moves];
+        peer_in_error_ends_in_an_error [moves];
+        error_stays_with_its_queue_pair [moves];
     }
     root_cause {
-        first_error_is_the_cause_and_flushes_its_consequences [write];
-        each_id_completes_once_after_an_error [write];
-        queue_pair_is_in_error_after_an_error [write];
-        posting_after_an_error_flushes [write];
-        receives_are_flushed_after_an_error [write];
-        unsignaled_requests_are_accounted_for_after_an_error [write completions_in_order];
-        split_transfer_has_one_cause [write splits];
+        first_error_is_the_cause_and_flushes_its_consequences [moves];
+        each_id_completes_once_after_an_error [moves];
+        queue_pair_is_in_error_after_an_error [moves];
+        posting_after_an_error_flushes [moves];
+        receives_are_flushed_after_an_error [moves];
+        unsignaled_requests_are_accounted_for_after_an_error [moves completions_in_order];
+        split_transfer_has_one_cause [one_sided splits];
     }
     memory {
-        region_is_covered_to_its_last_byte [write];
-        many_regions_have_keys_of_their_own [write];
+        region_is_covered_to_its_last_byte [moves];
+        many_regions_have_keys_of_their_own [one_sided];
         deregistering_hands_the_memory_back [read];
-        memory_can_be_registered_again [write];
-        regions_come_and_go [write];
-        dropped_region_fails_the_request_not_the_process [write];
+        memory_can_be_registered_again [moves];
+        regions_come_and_go [moves];
+        dropped_region_fails_the_request_not_the_process [moves];
         dropped_destination_is_never_written_late [read];
-        region_dropped_by_the_peer_fails_the_request [write];
-        forgotten_region_goes_on_working [write];
+        region_dropped_by_the_peer_fails_the_request [one_sided];
+        forgotten_region_goes_on_working [moves];
         contradictory_access_is_refused [];
         views_stay_inside_their_region [];
-        region_of_no_bytes_does_no_harm [write];
+        region_of_no_bytes_does_no_harm [one_sided];
     }
     teardown {
-        close_drains_what_is_in_flight [write];
-        close_drains_an_unsignaled_tail [write completions_in_order];
-        close_gives_up_at_its_deadline [write];
-        two_phase_close_beside_ones_own_poller [write];
+        close_drains_what_is_in_flight [moves];
+        close_drains_an_unsignaled_tail [moves completions_in_order];
+        close_gives_up_at_its_deadline [moves];
+        two_phase_close_beside_ones_own_poller [moves];
         closing_flushes_receives_and_blames_nobody [];
-        closing_while_the_peer_writes_is_quiet [write];
-        queue_pairs_drop_in_every_state [write];
-        handles_drop_in_every_order [write];
-        peer_may_go_first [write];
-        nothing_completes_after_a_drop [write];
-        completion_queue_outlives_its_queue_pairs [write];
-        forgotten_poller_harms_nobody [write];
-        a_reset_queue_pair_connects_again [write];
+        closing_while_the_peer_writes_is_quiet [one_sided];
+        queue_pairs_drop_in_every_state [moves];
+        handles_drop_in_every_order [moves];
+        peer_may_go_first [one_sided];
+        nothing_completes_after_a_drop [moves];
+        completion_queue_outlives_its_queue_pairs [moves];
+        forgotten_poller_harms_nobody [moves];
+        a_reset_queue_pair_connects_again [moves];
     }
     capabilities {
         put_is_as_advertised [];
@@ -316,17 +317,17 @@ case_list! { $;
         put_with_immediate_is_as_advertised [];
         send_is_as_advertised [];
         atomics_are_as_advertised [];
-        fence_is_as_advertised [write];
+        fence_is_as_advertised [moves];
         solicited_events_are_as_advertised [send cq_channel];
-        unsignaled_requests_are_as_advertised [write];
-        inline_data_is_as_advertised [write];
+        unsignaled_requests_are_as_advertised [moves];
+        inline_data_is_as_advertised [carries_inline];
         inline_get_is_refused [read];
-        number_of_ranges_is_as_advertised [write];
-        queue_depths_are_as_advertised [write];
+        number_of_ranges_is_as_advertised [moves];
+        queue_depths_are_as_advertised [one_sided];
         completion_queue_depth_is_as_advertised [];
         completion_channels_are_as_advertised [];
         asynchronous_events_are_as_advertised [];
-        loopback_is_as_advertised [write loopback];
+        loopback_is_as_advertised [moves loopback];
         capabilities_are_constant_and_consistent [];
     }
 }

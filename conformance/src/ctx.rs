@@ -5,6 +5,7 @@ use crate::{
     fixture::{Pair, Unavailable},
     pattern::pattern,
     peer::{PeerEnd, PeerQp},
+    transfer::Way,
     wait::{Look, Waiter},
 };
 use ibv_core::{
@@ -125,7 +126,10 @@ impl<D: IbvDomainImpl> Ctx<'_, D> {
 
     /// At most `len` bytes, and no more than travel in one work request either way.
     pub(crate) fn one_request(&self, len: usize) -> usize {
-        len.min(self.caps().max_msg_size).min(self.b.caps.max_msg_size)
+        match self.way() {
+            Way::Send => self.at_once(len),
+            _ => len.min(self.caps().max_msg_size).min(self.b.caps.max_msg_size),
+        }
     }
 
     /// Ends the case as skipped: for what no capability tells beforehand.

@@ -9,6 +9,7 @@ use crate::{
     fixture::{End, Fixture, Pair, Side, Unavailable},
     peer::{Agent, Peer, PeerEnd, TcpPeer},
     report::{CaseReport, Outcome, ProviderReport, Report},
+    transfer::common,
     wait::Waiter,
 };
 use ibv_core::{IbvDomain, IbvDomainImpl};
@@ -212,9 +213,10 @@ fn on_pair<F: Fixture + ?Sized>(
         Ok(b) => b,
         Err(why) => return Outcome::Failed(why),
     };
-    for (end, caps) in [("a", &a.caps()), ("b", &b.caps)] {
+    let (ours, both) = (a.caps(), common(&a.caps(), &b.caps));
+    for (at, caps) in [("end a", &ours), ("end b", &b.caps), ("both ends", &both)] {
         if let Err(missing) = (case.needs)(caps) {
-            return Outcome::Skipped(format!("{missing} (end {end})"));
+            return Outcome::Skipped(format!("{missing} ({at})"));
         }
     }
     let open = || fixture.pair();

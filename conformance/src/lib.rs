@@ -64,6 +64,7 @@ mod mimic;
 mod pattern;
 mod peer;
 mod report;
+mod transfer;
 mod wait;
 
 pub use crate::{

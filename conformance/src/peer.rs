@@ -9,7 +9,7 @@ mod tcp;
 mod wire;
 pub(crate) use agent::Agent;
 pub(crate) use tcp::{TcpPeer, serve};
-pub(crate) use wire::{Command, RangeOf, Reply, WireOp, WireRequest};
+pub(crate) use wire::{Command, Limits, RangeOf, Reply, WireOp, WireRequest};
 
 /// Whoever executes commands at end b.
 pub(crate) trait Peer {

@@ -93,15 +93,16 @@ pub(crate) fn atomics_are_as_advertised<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) ->
 
 /// `Caps::fence`.
 pub(crate) fn fence_is_as_advertised<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let (mut link, src, dst) = (c.link()?, c.patterned(32, 5)?, c.b.alloc(32)?);
-    let view = [src.view()];
-    let request = Request::put(dst.remote, &view).fenced();
+    let (mut link, t) = (c.link()?, c.transfer(32, 5)?);
+    let part = t.all();
+    let request = part.request().fenced();
     if !c.caps().fence.present() {
         return refused(c, &mut link, "a fence", &request);
     }
-    let ids = link.qp.post(&request).say("fenced put")?;
+    c.meet(link.peer, part)?;
+    let ids = link.qp.post(&request).say("fenced request")?;
     c.finish(&mut link, ids)?;
-    c.b.expect_pattern(dst, 5)
+    t.expect(c, 5)
 }
 
 /// `Caps::solicited`: the flag of a request, and arming for those alone.
@@ -122,30 +123,35 @@ pub(crate) fn solicited_events_are_as_advertised<D: IbvDomainImpl>(c: &mut Ctx<'
 
 /// `Caps::completions_in_order`: only then may a request be unsignaled.
 pub(crate) fn unsignaled_requests_are_as_advertised<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let (mut link, src, dst) = (c.link()?, c.patterned(32, 6)?, c.b.alloc(32)?);
-    let view = [src.view()];
-    let request = Request::put(dst.remote, &view).unsignaled();
+    let (mut link, t) = (c.link()?, c.transfer(32, 6)?);
+    let part = t.all();
+    let request = part.request().unsignaled();
     if !c.caps().completions_in_order {
-        return refused(c, &mut link, "an unsignaled put", &request);
+        return refused(c, &mut link, "an unsignaled request", &request);
     }
-    let _silent = link.qp.post(&request).say("unsignaled put")?;
-    let ids = link.qp.put(dst.remote, src.view()).say("put")?;
+    c.meet(link.peer, part)?;
+    let _silent = link.qp.post(&request).say("unsignaled request")?;
+    let ids = c.post(&mut link, part)?;
     c.finish(&mut link, ids)?;
-    c.b.expect_pattern(dst, 6)
+    t.expect(c, 6)
 }
 
 /// `Caps::max_inline`: all of it, and not one byte more.
 pub(crate) fn inline_data_is_as_advertised<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
     let max = c.caps().max_inline;
+    let op = c.inline_op().say("the case needs a put or a send")?;
     let mut config = c.config();
     config.max_inline = max;
     let theirs = c.config();
     let (mut link, dst) = (c.link_with(&config, &theirs)?, c.b.alloc(max as usize + 1)?);
     let data = pattern(7, max as usize + 1);
-    let too_long = Request::new(Op::Write, dst.remote, Payload::Inline(&data));
+    let too_long = Request::new(op, dst.remote, Payload::Inline(&data));
     ensure_eq!(link.qp.post(&too_long), Err(PostError::InlineTooLong), "{} inline bytes", max + 1);
-    let all = Request::new(Op::Write, dst.remote, Payload::Inline(&data[..max as usize]));
-    let ids = link.qp.post(&all).say("put inline")?;
+    let all = Request::new(op, dst.remote, Payload::Inline(&data[..max as usize]));
+    if op == Op::Send {
+        c.b.post_recv(link.peer, &[dst.whole()])?;
+    }
+    let ids = link.qp.post(&all).say("inline request")?;
     c.finish(&mut link, ids)?;
     c.b.expect_bytes(dst, 0, &data[..max as usize])?;
     c.b.expect_untouched(dst, max as usize, &[0])
@@ -160,24 +166,21 @@ pub(crate) fn inline_get_is_refused<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Don
     c.no_completion(&mut link)
 }
 
-/// `Caps::max_send_sge`: as many ranges as that in one put, and not one more.
+/// `Caps::max_send_sge`: as many ranges as that in one request, and not one more.
 pub(crate) fn number_of_ranges_is_as_advertised<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
     let max = c.caps().max_send_sge.min(32) as usize;
     let mut config = c.config();
     config.max_send_sge = max as u32;
     let theirs = c.config();
-    let (mut link, src, dst) = (c.link_with(&config, &theirs)?, c.patterned(64, 8)?, c.b.alloc(64)?);
-    let ranges = (0..=max).map(|i| src.view().slice(i, 1).say("slice")).collect::<Result<Vec<_>, _>>()?;
-    ensure_eq!(
-        link.qp.post(&Request::put(dst.remote, &ranges)),
-        Err(PostError::TooManySge),
-        "{} ranges",
-        max + 1
-    );
-    let ids = link.qp.post(&Request::put(dst.remote, &ranges[..max])).say("put")?;
+    let (mut link, t) = (c.link_with(&config, &theirs)?, c.transfer(64, 8)?);
+    let ranges = (0..=max).map(|i| t.near.view().slice(i, 1).say("slice")).collect::<Result<Vec<_>, _>>()?;
+    let too_many = t.way.request(&ranges, t.far.at(0, max + 1)?);
+    ensure_eq!(link.qp.post(&too_many), Err(PostError::TooManySge), "{} ranges", max + 1);
+    c.meet(link.peer, t.all())?;
+    let ids = link.qp.post(&t.way.request(&ranges[..max], t.far.at(0, max)?)).say("post")?;
     c.finish(&mut link, ids)?;
-    c.b.expect_bytes(dst, 0, &pattern(8, max))?;
-    c.b.expect_untouched(dst, max, &[0; 8])
+    t.expect_bytes(c, 0, &pattern(8, max))?;
+    t.expect_untouched(c, max, &[0; 8])
 }
 
 /// `Caps::max_send_wr`, `max_recv_wr`: a queue pair as deep as that exists, and takes as many requests.
@@ -187,14 +190,14 @@ pub(crate) fn queue_depths_are_as_advertised<D: IbvDomainImpl>(c: &mut Ctx<'_, D
     config.max_send_wr = caps.max_send_wr.min(caps.max_cqe / 2).min(1 << 14);
     config.max_recv_wr = caps.max_recv_wr.min(caps.max_cqe / 2).min(1 << 14);
     let theirs = c.config();
-    let (mut link, src, dst) = (c.link_with(&config, &theirs)?, c.patterned(8, 9)?, c.b.alloc(8)?);
+    let (mut link, t) = (c.link_with(&config, &theirs)?, c.transfer(8, 9)?);
     ensure_eq!(link.qp.free_slots(), config.max_send_wr, "free slots");
     ensure_eq!(link.qp.free_recv_slots(), config.max_recv_wr, "free receives");
     let mut batch = link.qp.batch();
     for i in 0..config.max_send_wr {
-        let _ids = batch.put(dst.remote, src.view()).map_err(|e| format!("put {i}: {e}"))?;
+        let _ids = t.all().push(&mut batch).map_err(|e| format!("request {i}: {e}"))?;
     }
-    ensure_eq!(batch.put(dst.remote, src.view()), Err(PostError::QueueFull), "one put more");
+    ensure_eq!(t.all().push(&mut batch), Err(PostError::QueueFull), "one request more");
     batch.ring().say("ring")?;
     c.ids(&mut link, config.max_send_wr as usize)?;
     for i in 0..config.max_recv_wr {
@@ -260,9 +263,16 @@ pub(crate) fn loopback_is_as_advertised<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) ->
     let (config, src, dst) = (c.config(), c.patterned(64, 10)?, c.region(64)?);
     let ((mut near, near_cq), (mut far, _far_cq)) = (c.unconnected(&config)?, c.unconnected(&config)?);
     let (ours, theirs) = (near.get_qp_info().say("get_qp_info")?, far.get_qp_info().say("get_qp_info")?);
-    let _far = far.connect(&ours).map_err(|(_, e)| format!("connect: {e}"))?;
+    let mut far = far.connect(&ours).map_err(|(_, e)| format!("connect: {e}"))?;
     let mut near = near.connect(&theirs).map_err(|(_, e)| format!("connect: {e}"))?;
-    let ids = near.put(dst.remote(), src.view()).say("put")?;
+    let part = match c.way() {
+        Way::Get => Part::between(Way::Get, dst.view(), src.remote()),
+        way => Part::between(way, src.view(), dst.remote()),
+    };
+    if c.way() == Way::Send {
+        far.post_recv(&[dst.view()]).say("post_recv")?;
+    }
+    let ids = part.post(&mut near).say("post")?;
     let mut poller = near_cq.poller().say("poller")?;
     ensure_eq!(ids_of(&wait_on(&c.wait, &mut poller, 1)?)?, Vec::from(ids), "ids of the completions");
     c.wait.until(|| "the bytes".into(), || Ok(ensure_pattern(&dst, 10).ok()))

@@ -14,13 +14,13 @@ fn event<D: IbvDomainImpl>(c: &Ctx<'_, D>, link: &mut Link<D>) -> Result<u32, St
 
 /// Armed, then a completion: one event, and the descriptor is there to wait on.
 pub(crate) fn armed_queue_tells_of_the_next_completion<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let (mut link, src, dst) = (c.link_with_channel()?, c.patterned(8, 1)?, c.b.alloc(8)?);
+    let (mut link, t) = (c.link_with_channel()?, c.transfer(8, 1)?);
     ensure!(link.poller.channel().is_some(), "the queue has a channel and no descriptor for it");
     for _ in 0..3 {
         link.poller.arm(false).say("arm")?;
         c.wait.settle();
         ensure_eq!(link.poller.take_events().say("take_events")?, 0, "events before any completion");
-        let ids = link.qp.put(dst.remote, src.view()).say("put")?;
+        let ids = c.post(&mut link, t.all())?;
         ensure_eq!(event(c, &mut link)?, 1, "events");
         c.finish(&mut link, ids)?;
     }
@@ -29,9 +29,9 @@ pub(crate) fn armed_queue_tells_of_the_next_completion<D: IbvDomainImpl>(c: &mut
 
 /// T14: what completes between arming and waiting is found by the poll in between, or wakes the waiter.
 pub(crate) fn nothing_falls_between_arming_and_waiting<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let (mut link, src, dst) = (c.link_with_channel()?, c.patterned(8, 2)?, c.b.alloc(8)?);
+    let (mut link, t) = (c.link_with_channel()?, c.transfer(8, 2)?);
     for round in 0..12 {
-        let ids = link.qp.put(dst.remote, src.view()).say("put")?;
+        let ids = c.post(&mut link, t.all())?;
         if round % 3 == 0 {
             c.wait.settle();
         }
@@ -53,13 +53,13 @@ pub(crate) fn nothing_falls_between_arming_and_waiting<D: IbvDomainImpl>(c: &mut
 
 /// An event is for one arming: without arming again, further completions are silent.
 pub(crate) fn unarmed_queue_tells_nothing<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let (mut link, src, dst) = (c.link_with_channel()?, c.patterned(8, 3)?, c.b.alloc(8)?);
-    let ids = link.qp.put(dst.remote, src.view()).say("put")?;
+    let (mut link, t) = (c.link_with_channel()?, c.transfer(8, 3)?);
+    let ids = c.post(&mut link, t.all())?;
     c.finish(&mut link, ids)?;
     ensure_eq!(link.poller.take_events().say("take_events")?, 0, "events of a queue never armed");
     link.poller.arm(false).say("arm")?;
     for _ in 0..3 {
-        let ids = link.qp.put(dst.remote, src.view()).say("put")?;
+        let ids = c.post(&mut link, t.all())?;
         c.finish(&mut link, ids)?;
     }
     ensure_eq!(event(c, &mut link)?, 1, "events of three completions after one arming");
@@ -93,10 +93,9 @@ pub(crate) fn solicited_only_sleeps_through_the_rest<D: IbvDomainImpl>(c: &mut C
 
 /// A failure is told of even to those who wait for solicited completions only.
 pub(crate) fn failure_wakes_whoever_waits_for_solicited_ones<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let (mut link, src, dst) = (c.link_with_channel()?, c.patterned(8, 5)?, c.b.alloc(8)?);
+    let (mut link, t) = (c.link_with_channel()?, c.transfer(8, 5)?);
     link.poller.arm(true).say("arm")?;
-    let stale = ibv_core::IbvRemoteMemoryRegionView { rkey: !dst.remote.rkey, ..dst.remote };
-    let ids = link.qp.put(stale, src.view()).say("put")?;
+    let ids = t.all().astray().post(&mut link.qp).say("post")?;
     event(c, &mut link)?;
     c.failure(&mut link, ids.first).map(drop)
 }

@@ -3,17 +3,16 @@
 
 use super::prelude::*;
 use crate::wait::Look;
-use ibv_core::{IbvWc, PollCompletionError, PollTarget, Request, Transport, WcOpcode, WcStatus};
+use ibv_core::{IbvWc, PollCompletionError, PollTarget, Transport, WcOpcode, WcStatus};
 
 /// A17, B10: none is lost, none comes twice, each names its request.
 pub(crate) fn every_request_completes_once_with_its_own_id<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let (mut link, src, dst) = (c.link()?, c.patterned(64, 1)?, c.b.alloc(64)?);
+    let (mut link, t) = (c.link()?, c.transfer(64, 1)?);
     let (mut want, mut got) = (Vec::new(), Vec::new());
     for _ in 0..8 {
         for i in 0..40 {
             let len = [64, 1, 0, 33][i % 4];
-            let part = src.view().slice(0, len).say("slice")?;
-            want.extend(link.qp.put(dst.remote, part).say("put")?.iter());
+            want.extend(c.post(&mut link, t.part(0..64, 0..len)?)?.iter());
         }
         got.extend(c.ids(&mut link, 40)?);
     }
@@ -26,10 +25,10 @@ pub(crate) fn every_request_completes_once_with_its_own_id<D: IbvDomainImpl>(c: 
 /// Users may route by queue pair number.
 pub(crate) fn completions_name_their_queue_pair<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
     let mut links = [c.link()?, c.link()?];
-    let (src, dst) = (c.patterned(8, 2)?, c.b.alloc(8)?);
+    let t = c.transfer(8, 2)?;
     for i in [0, 1, 0] {
         let link = &mut links[i];
-        let _ids = link.qp.put(dst.remote, src.view()).say("put")?;
+        let _ids = c.post(link, t.all())?;
         let wc = c.completions(link, 1)?[0];
         ensure_eq!((wc.qp_num, wc.status), (link.info.qp_num, WcStatus::SUCCESS), "number and status");
     }
@@ -39,13 +38,17 @@ pub(crate) fn completions_name_their_queue_pair<D: IbvDomainImpl>(c: &mut Ctx<'_
 /// The opcode says what completed, and a get how much.
 pub(crate) fn completions_tell_what_was_done<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
     let (mut link, mine, theirs) = (c.link()?, c.patterned(40, 3)?, c.b.alloc(40)?);
-    let _ids = link.qp.put(theirs.remote, mine.view()).say("put")?;
-    ensure_eq!(c.completions(&mut link, 1)?[0].opcode, WcOpcode::RDMA_WRITE, "opcode of a put");
-    let _ids = link.qp.get(mine.view(), theirs.remote).say("get")?;
-    let wc = c.completions(&mut link, 1)?[0];
-    ensure_eq!(wc.opcode, WcOpcode::RDMA_READ, "opcode of a get");
-    if link.info.transport != Transport::SRD {
-        ensure_eq!(wc.byte_len, 40, "length of a get");
+    if c.caps().write.present() {
+        let _ids = link.qp.put(theirs.remote, mine.view()).say("put")?;
+        ensure_eq!(c.completions(&mut link, 1)?[0].opcode, WcOpcode::RDMA_WRITE, "opcode of a put");
+    }
+    if c.caps().read.present() {
+        let _ids = link.qp.get(mine.view(), theirs.remote).say("get")?;
+        let wc = c.completions(&mut link, 1)?[0];
+        ensure_eq!(wc.opcode, WcOpcode::RDMA_READ, "opcode of a get");
+        if link.info.transport != Transport::SRD {
+            ensure_eq!(wc.byte_len, 40, "length of a get");
+        }
     }
     Ok(())
 }
@@ -63,11 +66,11 @@ pub(crate) fn completions_of_messages_tell_what_was_done<D: IbvDomainImpl>(c: &m
 
 /// T14: portions of 1, 7 and 64 lose nothing, and never fill more than they were given.
 pub(crate) fn polling_in_portions_loses_nothing<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let (mut link, src, dst) = (c.link()?, c.patterned(8, 5)?, c.b.alloc(8)?);
+    let (mut link, t) = (c.link()?, c.transfer(8, 5)?);
     for portion in [1, 7, 64] {
         let mut want = Vec::new();
         for _ in 0..64 {
-            want.extend(link.qp.put(dst.remote, src.view()).say("put")?.iter());
+            want.extend(c.post(&mut link, t.all())?.iter());
         }
         let (mut seen, mut out) = (Vec::new(), vec![IbvWc::default(); portion]);
         c.wait.until_all(
@@ -87,9 +90,9 @@ pub(crate) fn polling_in_portions_loses_nothing<D: IbvDomainImpl>(c: &mut Ctx<'_
 
 /// Nothing is what an empty queue has, and no room takes nothing.
 pub(crate) fn empty_queue_polls_nothing<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let (mut link, src, dst) = (c.link()?, c.patterned(8, 6)?, c.b.alloc(8)?);
+    let (mut link, t) = (c.link()?, c.transfer(8, 6)?);
     c.no_completion(&mut link)?;
-    let ids = link.qp.put(dst.remote, src.view()).say("put")?;
+    let ids = c.post(&mut link, t.all())?;
     c.wait.settle();
     ensure_eq!(link.poller.poll(&mut []).say("poll into nothing")?, 0, "completions into no room");
     c.finish(&mut link, ids)?;
@@ -98,21 +101,21 @@ pub(crate) fn empty_queue_polls_nothing<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) ->
 
 /// The seeds' `poll_completion`: one entry a call, `None` when empty (A17).
 pub(crate) fn poll_completion_takes_one_at_a_time<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let (config, src, dst) = (c.config(), c.patterned(8, 7)?, c.b.alloc(8)?);
+    let (config, t) = (c.config(), c.transfer(8, 7)?);
     let cq = c.a.create_cq(depth_of(&config)).say("create_cq")?;
     let (mut qp, _peer) = c.connect_on(&cq, &config, &config)?;
     let poll = |qp: &mut D::QueuePair| qp.poll_completion(PollTarget::Send).say("poll_completion");
     ensure!(poll(qp.queue_pair())?.is_none(), "a completion of nothing");
     let mut want = Vec::new();
     for _ in 0..3 {
-        want.extend(qp.queue_pair().put(dst.remote, src.view()).say("put")?);
+        want.extend(t.all().post_by_trait(qp.queue_pair()).say("post")?);
     }
     let mut got = Vec::new();
     c.wait.until(
         || "3 completions by poll_completion".into(),
         || {
             if let Some(one) = poll(qp.queue_pair())? {
-                got.push(one.say("put")?.wr_id());
+                got.push(one.say("completion")?.wr_id());
             }
             Ok((got.len() == 3).then_some(()))
         },
@@ -125,23 +128,22 @@ pub(crate) fn poll_completion_takes_one_at_a_time<D: IbvDomainImpl>(c: &mut Ctx<
 
 /// A failed request is the inner error of `poll_completion`, with its id (A17).
 pub(crate) fn poll_completion_reports_failures<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let (config, src, dst) = (c.config(), c.patterned(8, 8)?, c.b.alloc(8)?);
+    let (config, t) = (c.config(), c.transfer(8, 8)?);
     let cq = c.a.create_cq(depth_of(&config)).say("create_cq")?;
     let (mut qp, _peer) = c.connect_on(&cq, &config, &config)?;
-    let stale = ibv_core::IbvRemoteMemoryRegionView { rkey: !dst.remote.rkey, ..dst.remote };
-    let ids = qp.queue_pair().put(stale, src.view()).say("put")?;
+    let ids = t.all().astray().post_by_trait(qp.queue_pair()).say("post")?;
     let found = c.wait.until(
         || "a failure by poll_completion".into(),
         || qp.queue_pair().poll_completion(PollTarget::Send).say("poll_completion"),
     )?;
-    let e = found.err().say("a put through a wrong key succeeded")?;
+    let e = found.err().say("a request through a wrong key succeeded")?;
     ensure_eq!((Some(&e.wr_id), e.is_wr_flush_err()), (ids.first(), false), "id, and whether it is a flush");
     Ok(())
 }
 
 /// There is one poller of a queue at a time, whoever asks.
 pub(crate) fn poller_is_exclusive<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let (mut link, src, dst) = (c.link()?, c.patterned(8, 9)?, c.b.alloc(8)?);
+    let (mut link, t) = (c.link()?, c.transfer(8, 9)?);
     let e = link.cq.poller().err().say("a second poller was handed out")?;
     ensure_eq!(e.kind(), ibv_core::ErrorKind::InUse, "kind of the error");
     let refused = link.qp.queue_pair().poll_completion(PollTarget::Send);
@@ -149,16 +151,16 @@ pub(crate) fn poller_is_exclusive<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done 
         matches!(refused, Err(PollCompletionError::Claimed)),
         "poll_completion beside a poller: {refused:?}"
     );
-    let ids = link.qp.put(dst.remote, src.view()).say("put")?;
+    let ids = c.post(&mut link, t.all())?;
     c.finish(&mut link, ids)
 }
 
 /// Completions wait for whoever polls next.
 pub(crate) fn poller_hands_over_what_it_left<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let (Link { mut qp, mut poller, cq, .. }, src, dst) = (c.link()?, c.patterned(8, 10)?, c.b.alloc(8)?);
+    let (Link { mut qp, mut poller, cq, peer, .. }, t) = (c.link()?, c.transfer(8, 10)?);
     let mut want = Vec::new();
     for _ in 0..6 {
-        want.extend(qp.put(dst.remote, src.view()).say("put")?.iter());
+        want.extend(c.post_on(&mut qp, peer, t.all())?.iter());
     }
     let mut one = [IbvWc::default()];
     c.wait.until(|| "a completion".into(), || Ok((poller.poll(&mut one).say("poll")? == 1).then_some(())))?;
@@ -176,36 +178,39 @@ pub(crate) fn poller_hands_over_what_it_left<D: IbvDomainImpl>(c: &mut Ctx<'_, D
 pub(crate) fn unsignaled_success_is_silent_and_gives_its_credit_back<D: IbvDomainImpl>(
     c: &mut Ctx<'_, D>,
 ) -> Done {
-    let (mut link, src) = (c.link_with(&c.shallow(8), &c.config())?, c.patterned(64, 11)?);
-    let dst = c.b.alloc(64)?;
+    let (mut link, t) = (c.link_with(&c.shallow(8), &c.config())?, c.transfer(64, 11)?);
     for round in 0..6 {
         let mut batch = link.qp.batch();
         for i in 0..7 {
-            let part = [src.view().slice(i * 8, 8).say("slice")?];
-            let _ids =
-                batch.push(&Request::put(dst.at(i * 8, 8)?, &part).unsignaled()).say("unsignaled put")?;
+            let part = t.piece(i * 8, 8)?;
+            let _ids = batch.push(&part.request().unsignaled()).say("unsignaled request")?;
+            c.meet(link.peer, part)?;
         }
-        let last = batch.put(dst.at(56, 8)?, src.view().slice(56, 8).say("slice")?).say("put")?;
+        let part = t.piece(56, 8)?;
+        let last = part.push(&mut batch).say("push")?;
+        c.meet(link.peer, part)?;
         batch.ring().say("ring")?;
         ensure_eq!(c.ids(&mut link, 1)?, [last.first], "ids of the completions in round {round}");
         ensure_eq!(link.qp.free_slots(), 8, "free slots in round {round}");
-        c.b.expect_pattern(dst, 11)?;
-        c.b.fill(dst, 0)?;
+        t.expect(c, 11)?;
+        t.clear(c)?;
     }
     c.no_completion(&mut link)
 }
 
 /// A queue of silent requests alone could never drain, so the last slot has to be signaled.
 pub(crate) fn queue_full_of_unsignaled_requests_is_refused<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let (mut link, src) = (c.link_with(&c.shallow(4), &c.config())?, [c.patterned(8, 12)?]);
-    let (src, dst) = ([src[0].view()], c.b.alloc(8)?);
-    let silent = Request::put(dst.remote, &src).unsignaled();
+    let (mut link, t) = (c.link_with(&c.shallow(4), &c.config())?, c.transfer(8, 12)?);
+    let part = t.all();
+    let silent = part.request().unsignaled();
     let mut batch = link.qp.batch();
     for _ in 0..3 {
-        let _ids = batch.push(&silent).say("unsignaled put")?;
+        let _ids = batch.push(&silent).say("unsignaled request")?;
+        c.meet(link.peer, part)?;
     }
     ensure_eq!(batch.push(&silent), Err(ibv_core::PostError::NeedsSignal), "a fourth silent request of four");
-    let last = batch.push(&Request::put(dst.remote, &src)).say("put")?;
+    let last = batch.push(&part.request()).say("push")?;
+    c.meet(link.peer, part)?;
     batch.ring().say("ring")?;
     ensure_eq!(c.ids(&mut link, 1)?, [last.first], "ids of the completions");
     Ok(())
@@ -213,9 +218,8 @@ pub(crate) fn queue_full_of_unsignaled_requests_is_refused<D: IbvDomainImpl>(c: 
 
 /// Unsignaled is about success: a failure always reports.
 pub(crate) fn unsignaled_failure_reports<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let (mut link, src, dst) = (c.link()?, c.patterned(8, 13)?, c.b.alloc(8)?);
-    let stale = ibv_core::IbvRemoteMemoryRegionView { rkey: !dst.remote.rkey, ..dst.remote };
-    let ids = link.qp.post(&Request::put(stale, &[src.view()]).unsignaled()).say("unsignaled put")?;
+    let (mut link, t) = (c.link()?, c.transfer(8, 13)?);
+    let ids = link.qp.post(&t.all().astray().request().unsignaled()).say("unsignaled request")?;
     c.failure(&mut link, ids.first).map(drop)
 }
 
@@ -247,9 +251,9 @@ pub(crate) fn sends_and_receives_report_to_their_own_queues<D: IbvDomainImpl>(c:
 /// Poster and poller may be two threads: credits cross without a lock.
 pub(crate) fn posting_and_polling_may_be_two_threads<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
     const N: usize = 500;
-    let (Link { mut qp, mut poller, .. }, src) =
-        (c.link_with(&c.shallow(8), &c.config())?, c.patterned(8, 15)?);
-    let (dst, wait) = (c.b.alloc(8)?, c.wait.clone());
+    let (Link { mut qp, mut poller, peer, .. }, t) =
+        (c.link_with(&c.shallow(8), &c.config())?, c.transfer(8, 15)?);
+    let wait = c.wait.clone();
     let (posted, polled) = std::thread::scope(|s| {
         let poll = s.spawn(|| {
             let (mut seen, mut out) = (Vec::new(), [IbvWc::default(); 5]);
@@ -264,13 +268,13 @@ pub(crate) fn posting_and_polling_may_be_two_threads<D: IbvDomainImpl>(c: &mut C
         let mut posted = Vec::new();
         let post = wait.until_other_thread(
             || "room in the send queue".into(),
-            || match qp.put(dst.remote, src.view()) {
+            || match c.try_post(&mut qp, peer, t.all())? {
                 Ok(ids) => {
                     posted.push(ids.first);
                     Ok((posted.len() == N).then_some(()))
                 }
                 Err(ibv_core::PostError::QueueFull) => Ok(None),
-                Err(e) => Err(format!("put: {e}")),
+                Err(e) => Err(format!("post: {e}")),
             },
         );
         let polled = poll.join().unwrap_or_else(|_| Err("the polling thread panicked".into()));

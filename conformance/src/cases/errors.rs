@@ -84,8 +84,12 @@ pub(crate) fn range_past_2_to_the_64_touches_nothing<D: IbvDomainImpl>(c: &mut C
     let region = c.b.alloc(64)?;
     for addr in [u64::MAX, u64::MAX - 3, u64::MAX - 7] {
         let wrapping = IbvRemoteMemoryRegionView { addr, len: 8, ..region.remote };
-        refused_put(c, region, wrapping, "a range that wraps")?;
-        refused_get(c, wrapping, "a range that wraps")?;
+        if c.caps().write.present() {
+            refused_put(c, region, wrapping, "a range that wraps")?;
+        }
+        if c.caps().read.present() {
+            refused_get(c, wrapping, "a range that wraps")?;
+        }
     }
     Ok(())
 }
@@ -114,35 +118,43 @@ pub(crate) fn key_opens_its_own_region_only<D: IbvDomainImpl>(c: &mut Ctx<'_, D>
     let (x, y) = (c.b.alloc(64)?, c.b.alloc(64)?);
     ensure!(x.remote.rkey != y.remote.rkey, "two live regions have the key {:#x}", x.remote.rkey);
     c.b.fill(y, 6)?;
-    refused_put(c, y, IbvRemoteMemoryRegionView { rkey: x.remote.rkey, ..y.remote }, "another region's bytes")
+    let crossed = IbvRemoteMemoryRegionView { rkey: x.remote.rkey, ..y.remote };
+    match c.way() {
+        Way::Get => refused_get(c, crossed, "another region's bytes"),
+        _ => refused_put(c, y, crossed, "another region's bytes"),
+    }
 }
 
 /// A key of another protection domain, here end a's own, opens nothing through end b's queue pair.
 pub(crate) fn key_of_another_domain_opens_nothing<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let (mut link, src, own) = (c.link()?, c.patterned(32, 2)?, c.region(32)?);
-    let ids = link.qp.put(own.remote(), src.view()).say("put")?;
+    let (mut link, near, own) = (c.link()?, c.patterned(32, 2)?, c.region(32)?);
+    let ids = Part::between(c.way(), near.view(), own.remote()).post(&mut link.qp).say("post")?;
     let wc = c.failure(&mut link, ids.first)?;
     ensure_eq!(wc.status, WcStatus::REM_ACCESS_ERR, "status");
     ensure!(own.to_vec() == [0; 32], "a put through end b reached end a's own region");
+    ensure!(near.to_vec() == pattern(2, 32), "a get through end b fetched from end a's own region");
     Ok(())
 }
 
 /// Once deregistered, a key is dead, for puts and gets alike (T7, T9).
 pub(crate) fn key_is_dead_once_its_region_is_gone<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let (mut link, src, region) = (c.link()?, c.patterned(32, 3)?, c.b.alloc(32)?);
-    let ids = link.qp.put(region.remote, src.view()).say("put")?;
+    let (mut link, t) = (c.link()?, c.transfer(32, 3)?);
+    let ids = c.post(&mut link, t.all())?;
     c.finish(&mut link, ids)?;
-    c.b.deregister(region)?;
-    let ids = link.qp.put(region.remote, src.view()).say("put")?;
+    c.b.deregister(t.far)?;
+    let ids = t.all().post(&mut link.qp).say("post")?;
     let wc = c.failure(&mut link, ids.first)?;
-    ensure_eq!(wc.status, WcStatus::REM_ACCESS_ERR, "status of a put through a dead key");
-    refused_get(c, region.remote, "a dead key")
+    ensure_eq!(wc.status, WcStatus::REM_ACCESS_ERR, "status of a request through a dead key");
+    if !c.caps().read.present() {
+        return Ok(());
+    }
+    refused_get(c, t.far.remote, "a dead key")
 }
 
 /// A local key that covers nothing fails the request at this end, and nothing leaves.
 pub(crate) fn wrong_local_key_fails_locally<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let (src, dst) = (c.patterned(32, 4)?, c.b.alloc(32)?);
-    let view = src.view();
+    let (near, far) = (c.patterned(32, 4)?, c.b.alloc(64)?);
+    let view = near.view();
     for (addr, len, lkey, what) in [
         (view.addr(), 32, !view.lkey(), "a wrong local key"),
         (view.addr(), 33, view.lkey(), "one byte more than the region"),
@@ -151,11 +163,11 @@ pub(crate) fn wrong_local_key_fails_locally<D: IbvDomainImpl>(c: &mut Ctx<'_, D>
         (u64::MAX - 3, 8, view.lkey(), "a range that wraps"),
     ] {
         let (mut link, crooked) = (c.link()?, IbvMemoryRegionView::from_raw_parts(addr, len, lkey));
-        let room = IbvRemoteMemoryRegionView { len: len.max(32), ..dst.remote };
-        let ids = link.qp.put(room, crooked).say("put")?;
+        let ids = Part::between(c.way(), crooked, far.at(0, len)?).post(&mut link.qp).say("post")?;
         let wc = c.failure(&mut link, ids.first).map_err(|e| format!("{what}: {e}"))?;
-        ensure_eq!(wc.status, WcStatus::LOC_PROT_ERR, "status of a put from {what}");
-        c.b.expect_untouched(dst, 0, &[0; 32]).map_err(|e| format!("a put from {what}: {e}"))?;
+        ensure_eq!(wc.status, WcStatus::LOC_PROT_ERR, "status of a request with {what}");
+        c.b.expect_untouched(far, 0, &[0; 64]).map_err(|e| format!("a request with {what}: {e}"))?;
+        ensure_pattern(&near, 4).map_err(|e| format!("a request with {what}: {e}"))?;
     }
     Ok(())
 }
@@ -178,9 +190,11 @@ pub(crate) fn sizes_that_do_not_fit_are_named<D: IbvDomainImpl>(c: &mut Ctx<'_, 
     let (mut link, long, short) = (c.link()?, c.patterned(48, 6)?, c.region(31)?);
     let (theirs_short, theirs_long) = (c.b.alloc(31)?, c.b.alloc(48)?);
     let free = link.qp.free_slots();
-    let put = link.qp.queue_pair().put(theirs_short.remote, long.view());
-    let get = link.qp.queue_pair().get(short.view(), theirs_long.remote);
+    let (put, get) = (c.caps().write.present(), c.caps().read.present());
+    let put = put.then(|| link.qp.queue_pair().put(theirs_short.remote, long.view()));
+    let get = get.then(|| link.qp.queue_pair().get(short.view(), theirs_long.remote));
     for (what, refused) in [("put", put), ("get", get)] {
+        let Some(refused) = refused else { continue };
         let e = refused.err().ok_or_else(|| format!("a {what} that does not fit was posted"))?;
         ensure_eq!(e.post_error(), Some(PostError::OutOfBounds), "the error of a {what} that does not fit");
         let text = e.to_string();
@@ -195,11 +209,11 @@ pub(crate) fn sizes_that_do_not_fit_are_named<D: IbvDomainImpl>(c: &mut Ctx<'_, 
 pub(crate) fn peer_that_is_gone_ends_in_an_error<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
     let mut config = c.config();
     (config.retry_cnt, config.timeout) = (1, 10);
-    let (mut link, src, dst) = (c.link_with(&config, &config)?, c.patterned(16, 7)?, c.b.alloc(16)?);
-    let ids = link.qp.put(dst.remote, src.view()).say("put")?;
+    let (mut link, t) = (c.link_with(&config, &config)?, c.transfer(16, 7)?);
+    let ids = c.post(&mut link, t.all())?;
     c.finish(&mut link, ids)?;
     c.b.drop_qp(link.peer)?;
-    let ids = link.qp.put(dst.remote, src.view()).say("put")?;
+    let ids = t.all().post(&mut link.qp).say("post")?;
     c.failure(&mut link, ids.first)?;
     let cause = link.qp.first_error().say("no root cause was kept")?;
     ensure_eq!(cause.wr_id, ids.first, "the root cause's request");
@@ -211,26 +225,24 @@ pub(crate) fn peer_that_is_gone_ends_in_an_error<D: IbvDomainImpl>(c: &mut Ctx<'
 pub(crate) fn peer_in_error_ends_in_an_error<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
     let mut config = c.config();
     (config.retry_cnt, config.timeout) = (1, 10);
-    let (mut link, src, dst) = (c.link_with(&config, &config)?, c.patterned(16, 8)?, c.b.alloc(16)?);
+    let (mut link, t) = (c.link_with(&config, &config)?, c.transfer(16, 8)?);
     c.b.start_close(link.peer)?;
-    let ids = link.qp.put(dst.remote, src.view()).say("put")?;
+    let ids = t.all().post(&mut link.qp).say("post")?;
     c.failure(&mut link, ids.first)?;
-    c.b.expect_untouched(dst, 0, &[0; 16])
+    t.expect_untouched(c, 0, &[0; 16])
 }
 
 /// What fails on one queue pair is nothing to another.
 pub(crate) fn error_stays_with_its_queue_pair<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let (mut bad, mut good) = (c.link()?, c.link()?);
-    let (src, dst) = (c.patterned(16, 9)?, c.b.alloc(16)?);
-    let stale = IbvRemoteMemoryRegionView { rkey: !dst.remote.rkey, ..dst.remote };
-    let failing = bad.qp.put(stale, src.view()).say("put")?;
-    let ids = good.qp.put(dst.remote, src.view()).say("put")?;
+    let (mut bad, mut good, t) = (c.link()?, c.link()?, c.transfer(16, 9)?);
+    let failing = t.all().astray().post(&mut bad.qp).say("post")?;
+    let ids = c.post(&mut good, t.all())?;
     c.finish(&mut good, ids)?;
     c.failure(&mut bad, failing.first)?;
     for _ in 0..3 {
-        let ids = good.qp.put(dst.remote, src.view()).say("put")?;
+        let ids = c.post(&mut good, t.all())?;
         c.finish(&mut good, ids)?;
     }
     ensure_eq!(good.qp.first_error(), None, "the other queue pair's root cause");
-    c.b.expect_pattern(dst, 9)
+    t.expect(c, 9)
 }

@@ -5,15 +5,15 @@ use ibv_core::{EndpointError, ErrorKind, Gid, GidChoice, IbvQpInfo, Mtu, QpState
 
 /// T4, row 28: an endpoint's byte form says all of it.
 pub(crate) fn endpoint_bytes_round_trip<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let (mut link, src, dst) = (c.link()?, c.patterned(8, 1)?, c.b.alloc(8)?);
+    let (mut link, t) = (c.link()?, c.transfer(8, 1)?);
     for info in [link.info, link.theirs] {
         let read = IbvQpInfo::from_bytes(&info.to_bytes()).say("read an endpoint's own bytes")?;
         ensure_eq!(read, info, "the endpoint read back");
     }
     // End b was connected through the byte form.
-    let ids = link.qp.put(dst.remote, src.view()).say("put")?;
+    let ids = c.post(&mut link, t.all())?;
     c.finish(&mut link, ids)?;
-    c.b.expect_pattern(dst, 1)
+    t.expect(c, 1)
 }
 
 /// T4: truncated, foreign, newer and random bytes are typed errors.
@@ -36,19 +36,19 @@ pub(crate) fn malformed_endpoints_are_typed_errors<D: IbvDomainImpl>(c: &mut Ctx
 
 /// A10: one connection in a queue pair's life; the refused second one does no harm.
 pub(crate) fn second_connect_is_refused<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let (mut link, src, dst) = (c.link()?, c.patterned(8, 2)?, c.b.alloc(8)?);
+    let (mut link, t) = (c.link()?, c.transfer(8, 2)?);
     let theirs = link.theirs;
     let e = link.qp.queue_pair().connect(&theirs).err().say("a second connect succeeded")?;
     ensure_eq!(e.kind(), ErrorKind::InvalidState, "kind of the error");
     ensure_eq!(link.qp.state().say("state")?, QpState::RTS, "state after a refused connect");
-    let ids = link.qp.put(dst.remote, src.view()).say("put")?;
+    let ids = c.post(&mut link, t.all())?;
     c.finish(&mut link, ids)?;
-    c.b.expect_pattern(dst, 2)
+    t.expect(c, 2)
 }
 
 /// Row 42: who can not talk is told both sides' values, is still in RESET, and may try another peer.
 pub(crate) fn peer_of_another_transport_is_refused<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let (config, src, dst) = (c.config(), c.patterned(8, 3)?, c.b.alloc(8)?);
+    let (config, t) = (c.config(), c.transfer(8, 3)?);
     let (mut qp, cq) = c.unconnected(&config)?;
     let info = qp.get_qp_info().say("get_qp_info")?;
     let (peer, theirs) = c.b.create_qp(&config, false)?;
@@ -66,15 +66,15 @@ pub(crate) fn peer_of_another_transport_is_refused<D: IbvDomainImpl>(c: &mut Ctx
     ensure_eq!(qp.state().say("state")?, QpState::RESET, "state after a refused connect");
     c.b.connect(peer, &info)?;
     let mut qp = qp.connect(&theirs).map_err(|(_, e)| format!("connect after a refused one: {e}"))?;
-    let _ids = qp.put(dst.remote, src.view()).say("put")?;
+    let _ids = c.post_on(&mut qp, peer, t.all())?;
     let mut poller = cq.poller().say("poller")?;
     ids_of(&wait_on(&c.wait, &mut poller, 1)?)?;
-    c.b.expect_pattern(dst, 3)
+    t.expect(c, 3)
 }
 
 /// T4, row 44: ends of different MTU agree on the smaller, both of them, and bytes arrive.
 pub(crate) fn both_ends_agree_on_the_smaller_mtu<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let (src, dst) = (c.patterned(5000, 4)?, c.b.alloc(5000)?);
+    let t = c.transfer(c.at_once(5000), 4)?;
     for [ours, theirs] in [[Mtu::B4096, Mtu::B1024], [Mtu::B1024, Mtu::B4096], [Mtu::B256, Mtu::B512]] {
         let mut configs = [c.config(), c.config()];
         (configs[0].path_mtu, configs[1].path_mtu) = (ours, theirs);
@@ -86,10 +86,10 @@ pub(crate) fn both_ends_agree_on_the_smaller_mtu<D: IbvDomainImpl>(c: &mut Ctx<'
         ensure!(least <= ours.min(theirs), "asked for {ours} and {theirs}, offered {least}");
         ensure_eq!(link.qp.config().path_mtu, least, "end a's path MTU");
         ensure_eq!(c.b.config(link.peer)?.path_mtu, least, "end b's path MTU");
-        c.b.fill(dst, 0)?;
-        let ids = link.qp.put(dst.remote, src.view()).say("put")?;
+        t.clear(c)?;
+        let ids = c.post(&mut link, t.all())?;
         c.ids(&mut link, ids.count as usize)?;
-        c.b.expect_pattern(dst, 4)?;
+        t.expect(c, 4)?;
     }
     Ok(())
 }
@@ -139,13 +139,13 @@ pub(crate) fn sequence_numbers_are_drawn_for_each_queue_pair<D: IbvDomainImpl>(c
 pub(crate) fn sequence_numbers_wrap_in_a_transfer<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
     let mut config = c.config();
     config.psn = Some(0xff_fffe);
-    let n = 6 * 4096.min(c.caps().max_msg_size);
-    let (mut link, src, dst) = (c.link_with(&config, &config)?, c.patterned(n, 5)?, c.b.alloc(n)?);
+    let n = c.at_once(6 * 4096.min(c.caps().max_msg_size));
+    let (mut link, t) = (c.link_with(&config, &config)?, c.transfer(n, 5)?);
     for _ in 0..3 {
-        c.b.fill(dst, 0)?;
-        let ids = link.qp.put(dst.remote, src.view()).say("put")?;
+        t.clear(c)?;
+        let ids = c.post(&mut link, t.all())?;
         c.ids(&mut link, ids.count as usize)?;
-        c.b.expect_pattern(dst, 5)?;
+        t.expect(c, 5)?;
     }
     Ok(())
 }
@@ -282,7 +282,7 @@ pub(crate) fn gid_is_chosen_by_its_bytes<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -
 
 /// T13: a datagram queue pair's key is in its endpoint, and a wrong one reaches nobody.
 pub(crate) fn wrong_queue_key_reaches_nobody<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let (config, src, dst) = (c.config(), c.patterned(8, 6)?, c.b.alloc(8)?);
+    let (config, t) = (c.config(), c.transfer(8, 6)?);
     let (mut qp, cq) = c.unconnected(&config)?;
     let info = qp.get_qp_info().say("get_qp_info")?;
     if info.transport != Transport::SRD {
@@ -292,14 +292,14 @@ pub(crate) fn wrong_queue_key_reaches_nobody<D: IbvDomainImpl>(c: &mut Ctx<'_, D
     c.b.connect(peer, &info)?;
     theirs.qkey ^= 1;
     let mut qp = qp.connect(&theirs).map_err(|(_, e)| format!("connect: {e}"))?;
-    let _ids = qp.put(dst.remote, src.view()).say("put")?;
+    let _ids = c.post_on(&mut qp, peer, t.all())?;
     let mut poller = cq.poller().say("poller")?;
     // Whether the sender learns of it is the device's; that nothing arrives is not.
     c.wait.settle();
     let mut wc = [ibv_core::IbvWc::default()];
     let n = poller.poll(&mut wc).say("poll")?;
-    ensure!(n == 0 || !wc[0].is_valid(), "a put with a wrong queue key succeeded");
-    c.b.expect_untouched(dst, 0, &[0; 8])
+    ensure!(n == 0 || !wc[0].is_valid(), "a request with a wrong queue key succeeded");
+    t.expect_untouched(c, 0, &[0; 8])
 }
 
 /// A completion queue of another domain is refused, not used.

@@ -47,10 +47,14 @@ pub(crate) fn live_queue_pairs_have_different_numbers<D: IbvDomainImpl>(c: &mut 
 /// A19, T6: the seeds' tier can post before connect, and is told so.
 pub(crate) fn nothing_is_posted_before_connect<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
     let ((mut qp, cq), mine, theirs) = (c.unconnected(&c.config())?, c.region(8)?, c.b.alloc(8)?);
-    let put = qp.queue_pair().put(theirs.remote, mine.view()).err().and_then(|e| e.post_error());
-    ensure_eq!(put, Some(PostError::NotConnected), "a put before connect");
-    let get = qp.queue_pair().get(mine.view(), theirs.remote).err().and_then(|e| e.post_error());
-    ensure_eq!(get, Some(PostError::NotConnected), "a get before connect");
+    if c.caps().write.present() {
+        let put = qp.queue_pair().put(theirs.remote, mine.view()).err().and_then(|e| e.post_error());
+        ensure_eq!(put, Some(PostError::NotConnected), "a put before connect");
+    }
+    if c.caps().read.present() {
+        let get = qp.queue_pair().get(mine.view(), theirs.remote).err().and_then(|e| e.post_error());
+        ensure_eq!(get, Some(PostError::NotConnected), "a get before connect");
+    }
     let mut poller = cq.poller().say("poller")?;
     c.wait.settle();
     ensure_eq!(poller.poll(&mut [ibv_core::IbvWc::default()]).say("poll")?, 0, "completions");
@@ -87,62 +91,60 @@ pub(crate) fn many_queue_pairs_work_side_by_side<D: IbvDomainImpl>(c: &mut Ctx<'
     for seed in 0..16 {
         let mut config = c.shallow(8);
         config.max_recv_wr = 1;
-        all.push((c.link_with(&config, &config)?, c.patterned(96, seed)?, c.b.alloc(96)?, seed));
+        all.push((c.link_with(&config, &config)?, c.transfer(96, seed)?, seed));
     }
     let mut posted = Vec::new();
-    for (link, src, dst, _) in &mut all {
-        posted.push(link.qp.put(dst.remote, src.view()).say("put")?);
+    for (link, t, _) in &mut all {
+        posted.push(c.post(link, t.all())?);
     }
-    for ((link, _, dst, seed), ids) in all.iter_mut().zip(posted).rev() {
+    for ((link, t, seed), ids) in all.iter_mut().zip(posted).rev() {
         c.finish(link, ids)?;
-        c.b.expect_pattern(*dst, *seed)?;
+        t.expect(c, *seed)?;
     }
     Ok(())
 }
 
 /// Queue pairs and their queues come and go: nothing runs out, and each new one works.
 pub(crate) fn queue_pairs_come_and_go<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let (src, dst) = (c.patterned(8, 3)?, c.b.alloc(8)?);
+    let t = c.transfer(8, 3)?;
     for round in 0..32 {
         let mut link = c.link().map_err(|e| format!("round {round}: {e}"))?;
-        let ids = link.qp.put(dst.remote, src.view()).say("put")?;
+        let ids = c.post(&mut link, t.all())?;
         c.finish(&mut link, ids).map_err(|e| format!("round {round}: {e}"))?;
         c.b.drop_qp(link.peer)?;
     }
-    c.b.expect_pattern(dst, 3)
+    t.expect(c, 3)
 }
 
 /// Whatever was made from a domain keeps it alive.
 pub(crate) fn objects_outlive_their_domains_handle<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
     let (mut near, mut far) = self::both::open(c)?;
-    let dst = near.peer_region(&far, 24)?;
-    near.src.write_at(0, &pattern(4, 24)).say("fill")?;
+    let way = c.way();
+    let (from, to) = if way == Way::Get { (&far.memory, &near.memory) } else { (&near.memory, &far.memory) };
+    from.write_at(0, &pattern(4, 24)).say("fill")?;
     near.domain = None;
     far.domain = None;
-    let _ids = near.qp.put(dst, near.src.view()).say("put")?;
+    if way == Way::Send {
+        far.qp.post_recv(&[far.memory.view()]).say("post_recv")?;
+    }
+    let part = Part::between(way, near.memory.view(), far.memory.remote());
+    let _ids = part.post(&mut near.qp).say("post")?;
     ids_of(&wait_on(&near.wait, &mut near.poller, 1)?)?;
-    let far_region = &far.src;
-    near.wait.until(|| "the bytes".into(), || Ok(ensure_pattern(far_region, 4).ok()))
+    near.wait.until(|| "the bytes".into(), || Ok(ensure_pattern(to, 4).ok()))
 }
 
 /// Both ends by hand: for what no peer agent would do.
 mod both {
     use super::*;
     use crate::wait::Waiter;
-    use ibv_core::{Connected, IbvDomain, IbvRemoteMemoryRegionView, Poller};
+    use ibv_core::{Connected, IbvDomain, Poller};
 
     pub(super) struct Side<D: IbvDomainImpl> {
         pub qp: Connected<D::QueuePair>,
         pub poller: Poller<D>,
-        pub src: Region<D>,
+        pub memory: Region<D>,
         pub domain: Option<IbvDomain<D>>,
         pub wait: Waiter,
-    }
-
-    impl<D: IbvDomainImpl> Side<D> {
-        pub fn peer_region(&self, far: &Self, len: usize) -> Result<IbvRemoteMemoryRegionView, String> {
-            far.src.remote().slice(0, len).say("slice")
-        }
     }
 
     pub(super) fn open<D: IbvDomainImpl>(c: &Ctx<'_, D>) -> Result<(Side<D>, Side<D>), String> {
@@ -160,14 +162,14 @@ mod both {
         let near = Side {
             qp: near,
             poller: x.poller().say("poller")?,
-            src: pair.a.alloc(24).say("reg_mr")?,
+            memory: pair.a.alloc(24).say("reg_mr")?,
             domain: Some(pair.a),
             wait: wait.clone(),
         };
         let far = Side {
             qp: far,
             poller: y.poller().say("poller")?,
-            src: pair.b.alloc(24).say("reg_mr")?,
+            memory: pair.b.alloc(24).say("reg_mr")?,
             domain: Some(pair.b),
             wait,
         };
@@ -177,20 +179,23 @@ mod both {
 
 /// Handles are `Send`: a queue pair, its poller and its region move to another thread and work there.
 pub(crate) fn handles_move_between_threads<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let (mut link, src, dst) = (c.link()?, c.patterned(40, 5)?, c.b.alloc(40)?);
+    let (mut link, t) = (c.link()?, c.transfer(40, 5)?);
     let wait = c.wait.clone();
-    let moved = std::thread::scope(|s| {
+    c.meet(link.peer, t.all())?;
+    let (mut link, t) = std::thread::scope(|s| {
         let worker = s.spawn(move || {
-            let ids = link.qp.put(dst.remote, src.view()).say("put")?;
+            let ids = t.all().post(&mut link.qp).say("post")?;
             let got = ids_of(&wait_on(&wait, &mut link.poller, 1)?)?;
             ensure_eq!(got, Vec::from(ids), "ids of the completions");
-            drop(src);
-            Ok(link)
+            Ok((link, t))
         });
         worker.join().unwrap_or_else(|_| Err("the other thread panicked".into()))
+    })?;
+    t.expect(c, 5)?;
+    let near = t.near;
+    std::thread::scope(|s| {
+        s.spawn(move || drop(near));
     });
-    c.b.expect_pattern(dst, 5)?;
-    let mut link = moved?;
     c.no_completion(&mut link)
 }
 

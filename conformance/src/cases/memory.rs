@@ -6,34 +6,40 @@ use ibv_core::{Access, ErrorKind, HeapMemory, IbvRemoteMemoryRegionView, OutOfRa
 /// Row 45: a region is covered to its last byte, or not registered at all.
 pub(crate) fn region_is_covered_to_its_last_byte<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
     let mut link = c.link()?;
-    let src = c.patterned(16, 1)?;
     for len in [16, 4095, 4096, 4097, 1 << 20, (1 << 20) + 13] {
-        let dst = c.b.alloc(len)?;
+        let t = c.transfer_into(16, 1, len)?;
         for at in [0, len - 16] {
-            let ids = link.qp.put(dst.at(at, 16)?, src.view()).say("put")?;
+            let ids = c.post(&mut link, t.part(at..at + 16, 0..16)?)?;
             c.finish(&mut link, ids).map_err(|e| format!("bytes {at} to {} of {len}: {e}", at + 16))?;
-            c.b.expect_bytes(dst, at, &pattern(1, 16))?;
+            t.expect_bytes(c, at, &pattern(1, 16))?;
         }
-        c.b.deregister(dst)?;
+        c.b.deregister(t.far)?;
     }
     Ok(())
 }
 
 /// Many regions at once: each has a key of its own, which opens it.
 pub(crate) fn many_regions_have_keys_of_their_own<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let (mut link, src) = (c.link()?, c.patterned(128 * 8, 2)?);
+    let (mut link, way) = (c.link()?, c.way());
+    let near = if way == Way::Get { c.region(128 * 8)? } else { c.patterned(128 * 8, 2)? };
     let mut regions = Vec::new();
-    for _ in 0..128 {
+    for i in 0..128 {
         regions.push(c.b.alloc(8)?);
+        if way == Way::Get {
+            c.b.write(regions[i], 0, &pattern(2, 128 * 8)[i * 8..][..8])?;
+        }
     }
     let mut keys: Vec<_> = regions.iter().map(|r| r.remote.rkey).collect();
     keys.sort_unstable();
     keys.dedup();
     ensure_eq!(keys.len(), regions.len(), "different keys of {} live regions", regions.len());
     for (i, region) in regions.iter().enumerate() {
-        let part = src.view().slice(i * 8, 8).say("slice")?;
-        let ids = link.qp.put(region.remote, part).say("put")?;
+        let part = near.view().slice(i * 8, 8).say("slice")?;
+        let ids = Part::between(way, part, region.remote).post(&mut link.qp).say("post")?;
         c.finish(&mut link, ids)?;
+    }
+    if way == Way::Get {
+        return ensure_pattern(&near, 2);
     }
     for (i, region) in regions.iter().enumerate() {
         c.b.expect_range(region.whole(), 2, i as u64 * 8)?;
@@ -54,30 +60,31 @@ pub(crate) fn deregistering_hands_the_memory_back<D: IbvDomainImpl>(c: &mut Ctx<
 
 /// T9, row 10: the same memory can be registered again, and the new key works.
 pub(crate) fn memory_can_be_registered_again<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let (mut link, dst) = (c.link()?, c.b.alloc(64)?);
-    let mut region = c.patterned(64, 4)?;
+    let (mut link, mut t) = (c.link()?, c.transfer(64, 4)?);
     for round in 0..12 {
-        let ids = link.qp.put(dst.remote, region.view()).say("put")?;
+        let ids = c.post(&mut link, t.all())?;
         c.finish(&mut link, ids).map_err(|e| format!("registration {round}: {e}"))?;
-        c.b.expect_pattern(dst, 4)?;
-        c.b.fill(dst, 0)?;
-        let memory = region.deregister().map_err(|(_, e)| format!("deregister: {e}"))?;
-        region = c.a.register(memory).say("reg_mr")?;
+        t.expect(c, 4)?;
+        t.clear(c)?;
+        let memory = t.near.deregister().map_err(|(_, e)| format!("deregister: {e}"))?;
+        t.near = c.a.register(memory).say("reg_mr")?;
     }
     Ok(())
 }
 
 /// Registering and forgetting many times runs nothing out.
 pub(crate) fn regions_come_and_go<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let (mut link, src) = (c.link()?, c.patterned(8, 5)?);
+    let (mut link, mut t) = (c.link()?, c.transfer_into(8, 5, 4096)?);
+    c.b.deregister(t.far)?;
     for round in 0..200 {
-        let dst = c.b.alloc(4096).map_err(|e| format!("region {round}: {e}"))?;
+        t.far = c.b.alloc(4096).map_err(|e| format!("region {round}: {e}"))?;
         if round % 20 == 0 {
-            let ids = link.qp.put(dst.remote, src.view()).say("put")?;
+            t.load(c, 5)?;
+            let ids = c.post(&mut link, t.part(0..8, 0..8)?)?;
             c.finish(&mut link, ids)?;
-            c.b.expect_bytes(dst, 0, &pattern(5, 8))?;
+            t.expect_bytes(c, 0, &pattern(5, 8))?;
         }
-        c.b.deregister(dst)?;
+        c.b.deregister(t.far)?;
     }
     Ok(())
 }
@@ -85,14 +92,13 @@ pub(crate) fn regions_come_and_go<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done 
 /// T10, row 6: a region that is dropped with work in flight fails the request, at most; never the process.
 pub(crate) fn dropped_region_fails_the_request_not_the_process<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
     let n = c.one_request(4096);
-    let dst = c.b.alloc(n)?;
     for steps in [0, 1, 2, 64] {
-        let (mut link, src) = (c.link()?, c.patterned(n, 6)?);
-        let ids = link.qp.put(dst.remote, src.view()).say("put")?;
+        let (mut link, t) = (c.link()?, c.transfer(n, 6)?);
+        let ids = c.post(&mut link, t.all())?;
         for _ in 0..steps {
             (c.wait.progress)();
         }
-        drop(src);
+        drop(t.near);
         // Its address may be handed out again at once: a device that is late must not touch it.
         let heirs = (0..4).map(|_| c.region(n)).collect::<Result<Vec<_>, _>>()?;
         let wcs = c.completions(&mut link, 1)?;
@@ -132,14 +138,13 @@ pub(crate) fn dropped_destination_is_never_written_late<D: IbvDomainImpl>(c: &mu
 /// T7, T10: the peer's region goes while puts are on their way; the sender learns it, nothing breaks.
 pub(crate) fn region_dropped_by_the_peer_fails_the_request<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
     let n = c.one_request(4096);
-    let src = c.patterned(n, 8)?;
     for steps in [0, 1, 3] {
-        let (mut link, dst) = (c.link()?, c.b.alloc(n)?);
-        let ids = link.qp.put(dst.remote, src.view()).say("put")?;
+        let (mut link, t) = (c.link()?, c.transfer(n, 8)?);
+        let ids = c.post(&mut link, t.all())?;
         for _ in 0..steps {
             (c.wait.progress)();
         }
-        c.b.deregister(dst)?;
+        c.b.deregister(t.far)?;
         let wc = c.completions(&mut link, 1)?[0];
         ensure_eq!(wc.wr_id, ids.first, "id of the completion");
         let fine =
@@ -151,13 +156,24 @@ pub(crate) fn region_dropped_by_the_peer_fails_the_request<D: IbvDomainImpl>(c: 
 
 /// `mem::forget` of a region is safe code: it leaks, and its key goes on working.
 pub(crate) fn forgotten_region_goes_on_working<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let (mut link, src, dst) = (c.link()?, c.patterned(64, 9)?, c.b.alloc(64)?);
-    let view = src.view();
+    let (mut link, t) = (c.link()?, c.transfer(64, 9)?);
+    let (way, view, key) = (t.way, t.near.view(), t.near.remote());
     let view = ibv_core::IbvMemoryRegionView::from_raw_parts(view.addr(), view.len(), view.lkey());
-    std::mem::forget(src);
-    let ids = link.qp.put(dst.remote, view).say("put")?;
+    let far = t.far;
+    std::mem::forget(t.near);
+    if way == Way::Send {
+        c.b.post_recv(link.peer, &[far.whole()])?;
+    }
+    let ids = Part::between(way, view, far.remote).post(&mut link.qp).say("post")?;
     c.finish(&mut link, ids)?;
-    c.b.expect_pattern(dst, 9)
+    if way != Way::Get {
+        return c.b.expect_pattern(far, 9);
+    }
+    // Nobody here can look at what was got any more; the peer can.
+    let seen = c.b.alloc(64)?;
+    c.b.post(link.peer, WireRequest::get(seen.whole(), key))?;
+    ids_of(&c.b.wait(link.peer, 1)?)?;
+    c.b.expect_pattern(seen, 9)
 }
 
 /// Remote writes without local ones are a contradiction, refused before a device sees it.
@@ -190,14 +206,17 @@ pub(crate) fn views_stay_inside_their_region<D: IbvDomainImpl>(c: &mut Ctx<'_, D
 
 /// T11: a region of no bytes exists or is refused by name; transfers of nothing go through one.
 pub(crate) fn region_of_no_bytes_does_no_harm<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let (mut link, src, dst) = (c.link()?, c.region(0), c.b.alloc(8)?);
-    if let Ok(src) = src {
-        let ids = link.qp.put(dst.remote, src.view()).say("put of no bytes")?;
+    let (mut link, near, far, way) = (c.link()?, c.region(0), c.b.alloc(8)?, c.way());
+    if let Ok(near) = near {
+        // A get moves as much as it names of the far side.
+        let named = far.at(0, if way == Way::Get { 0 } else { 8 })?;
+        let ids = Part::between(way, near.view(), named).post(&mut link.qp).say("transfer of no bytes")?;
         c.finish(&mut link, ids)?;
     }
-    c.b.expect_untouched(dst, 0, &[0; 8])?;
-    let past = IbvRemoteMemoryRegionView { addr: dst.remote.addr + 8, len: 0, ..dst.remote };
+    c.b.expect_untouched(far, 0, &[0; 8])?;
+    let past = IbvRemoteMemoryRegionView { addr: far.remote.addr + 8, len: 0, ..far.remote };
     let none = c.region(8)?;
-    let ids = link.qp.put(past, none.view().slice(8, 0).say("slice")?).say("put of no bytes at the end")?;
+    let part = Part::between(way, none.view().slice(8, 0).say("slice")?, past);
+    let ids = part.post(&mut link.qp).say("transfer of no bytes at the end")?;
     c.finish(&mut link, ids)
 }

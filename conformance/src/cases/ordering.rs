@@ -7,13 +7,14 @@ use ibv_core::Request;
 /// `completions_in_order`: a long request's completion is not overtaken by short ones.
 pub(crate) fn completions_come_in_posting_order<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
     let long = c.one_request(64 << 10);
-    let (mut link, src, dst) = (c.link()?, c.patterned(long, 1)?, c.b.alloc(long)?);
+    let (mut link, t) = (c.link()?, c.transfer(long, 1)?);
     for _ in 0..4 {
         let mut batch = link.qp.batch();
         let mut want = Vec::new();
         for i in 0..24 {
-            let part = src.view().slice(0, [long, 1, 0, 100][i % 4]).say("slice")?;
-            want.extend(batch.put(dst.remote, part).say("put")?.iter());
+            let part = t.part(0..long, 0..[long, 1, 0, 100][i % 4])?;
+            want.extend(part.push(&mut batch).say("push")?.iter());
+            c.meet(link.peer, part)?;
         }
         batch.ring().say("ring")?;
         ensure_eq!(c.ids(&mut link, 24)?, want, "ids in order of completion");

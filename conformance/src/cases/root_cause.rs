@@ -1,21 +1,24 @@
 //! One request fails, others are flushed: which was the cause, and that each is told of once.
 
 use super::prelude::*;
-use ibv_core::{IbvRemoteMemoryRegionView, IbvWc, QpState, Request, Transport, WcStatus};
+use ibv_core::{IbvRemoteMemoryRegionView, IbvWc, QpState, Transport, WcStatus};
 
-/// `n` puts of which the `k`-th goes through a wrong key; all completions, and the ids as posted.
+/// `n` transfers of which the `k`-th goes through a wrong key; all completions, and the ids as posted.
 fn one_of_n_fails<D: IbvDomainImpl>(
     c: &mut Ctx<'_, D>,
     link: &mut Link<D>,
     n: usize,
     k: usize,
 ) -> Result<(Vec<IbvWc>, Vec<u64>), String> {
-    let (src, dst) = (c.patterned(8, 1)?, c.b.alloc(8)?);
-    let stale = IbvRemoteMemoryRegionView { rkey: !dst.remote.rkey, ..dst.remote };
+    let t = c.transfer(8, 1)?;
     let mut batch = link.qp.batch();
     let mut ids = Vec::new();
     for i in 0..n {
-        ids.extend(batch.put(if i == k { stale } else { dst.remote }, src.view()).say("put")?.iter());
+        let part = if i == k { t.all().astray() } else { t.all() };
+        ids.extend(part.push(&mut batch).say("push")?.iter());
+        if i != k {
+            c.meet(link.peer, part)?;
+        }
     }
     batch.ring().say("ring")?;
     Ok((c.completions(link, n)?, ids))
@@ -30,13 +33,14 @@ fn fails_as_one<D: IbvDomainImpl>(link: &Link<D>) -> bool {
 pub(crate) fn first_error_is_the_cause_and_flushes_its_consequences<D: IbvDomainImpl>(
     c: &mut Ctx<'_, D>,
 ) -> Done {
+    let status = c.way().refusal();
     for k in [0, 3, 7] {
         let mut link = c.link()?;
         let (wcs, ids) = one_of_n_fails(c, &mut link, 8, k)?;
         let causes: Vec<_> =
             wcs.iter().filter_map(|wc| wc.result().err()).filter(|e| !e.is_wr_flush_err()).collect();
         ensure_eq!(causes.len(), 1, "root causes; {}", list(&wcs));
-        ensure_eq!((causes[0].wr_id, causes[0].status), (ids[k], WcStatus::REM_ACCESS_ERR), "root cause");
+        ensure_eq!((causes[0].wr_id, causes[0].status), (ids[k], status), "root cause");
         ensure_eq!(link.qp.first_error(), Some(causes[0]), "the root cause that was kept");
         if c.caps().completions_in_order && fails_as_one(&link) {
             let flushed = wcs.iter().filter(|wc| wc.status == WcStatus::WR_FLUSH_ERR).count();
@@ -80,14 +84,14 @@ pub(crate) fn posting_after_an_error_flushes<D: IbvDomainImpl>(c: &mut Ctx<'_, D
     }
     one_of_n_fails(c, &mut link, 1, 0)?;
     let cause = link.qp.first_error();
-    let (src, dst) = (c.patterned(8, 2)?, c.b.alloc(8)?);
+    let t = c.transfer(8, 2)?;
     for _ in 0..3 {
-        let ids = link.qp.put(dst.remote, src.view()).say("put")?;
+        let ids = t.all().post(&mut link.qp).say("post")?;
         let wc = c.failure(&mut link, ids.first)?;
         ensure_eq!(wc.status, WcStatus::WR_FLUSH_ERR, "status of a request posted after the error");
     }
     ensure_eq!(link.qp.first_error(), cause, "the root cause after flushes");
-    c.b.expect_untouched(dst, 0, &[0; 8])
+    t.expect_untouched(c, 0, &[0; 8])
 }
 
 /// Receives are flushed too: each id once, as failures, and nothing is left in flight.
@@ -100,9 +104,8 @@ pub(crate) fn receives_are_flushed_after_an_error<D: IbvDomainImpl>(c: &mut Ctx<
     for _ in 0..5 {
         recvs.push(link.qp.post_recv(&[mine.view()]).say("post_recv")?);
     }
-    let (src, dst) = (c.patterned(8, 3)?, c.b.alloc(8)?);
-    let stale = IbvRemoteMemoryRegionView { rkey: !dst.remote.rkey, ..dst.remote };
-    let ids = link.qp.put(stale, src.view()).say("put")?;
+    let t = c.transfer(8, 3)?;
+    let ids = t.all().astray().post(&mut link.qp).say("post")?;
     let wcs = c.completions(&mut link, 6)?;
     let mut flushed: Vec<_> =
         wcs.iter().filter(|wc| wc.status == WcStatus::WR_FLUSH_ERR).map(|wc| wc.wr_id).collect();
@@ -118,14 +121,15 @@ pub(crate) fn receives_are_flushed_after_an_error<D: IbvDomainImpl>(c: &mut Ctx<
 pub(crate) fn unsignaled_requests_are_accounted_for_after_an_error<D: IbvDomainImpl>(
     c: &mut Ctx<'_, D>,
 ) -> Done {
-    let (mut link, src, dst) = (c.link_with(&c.shallow(16), &c.config())?, c.patterned(8, 4)?, c.b.alloc(8)?);
-    let stale = IbvRemoteMemoryRegionView { rkey: !dst.remote.rkey, ..dst.remote };
-    let view = [src.view()];
+    let (mut link, t) = (c.link_with(&c.shallow(16), &c.config())?, c.transfer(8, 4)?);
     let mut batch = link.qp.batch();
     let mut ids = Vec::new();
     for i in 0..9 {
-        let to = if i == 4 { stale } else { dst.remote };
-        ids.push(batch.push(&Request::put(to, &view).unsignaled()).say("unsignaled put")?.first);
+        let part = if i == 4 { t.all().astray() } else { t.all() };
+        ids.push(batch.push(&part.request().unsignaled()).say("unsignaled request")?.first);
+        if i != 4 {
+            c.meet(link.peer, part)?;
+        }
     }
     batch.ring().say("ring")?;
     let wcs = c.completions(&mut link, 5)?;
@@ -140,9 +144,9 @@ pub(crate) fn unsignaled_requests_are_accounted_for_after_an_error<D: IbvDomainI
 pub(crate) fn split_transfer_has_one_cause<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
     let mut link = c.link()?;
     let n = 3 * link.qp.max_msg_size();
-    let (src, dst) = (c.patterned(n, 5)?, c.b.alloc(n - link.qp.max_msg_size())?);
-    let too_long = IbvRemoteMemoryRegionView { len: n, ..dst.remote };
-    let ids = link.qp.put(too_long, src.view()).say("put")?;
+    let (near, far) = (c.patterned(n, 5)?, c.b.alloc(n - link.qp.max_msg_size())?);
+    let too_long = IbvRemoteMemoryRegionView { len: n, ..far.remote };
+    let ids = Part::between(c.way(), near.view(), too_long).post(&mut link.qp).say("post")?;
     let wcs = c.completions(&mut link, 3)?;
     let bad: Vec<_> =
         wcs.iter().filter_map(|wc| wc.result().err()).filter(|e| !e.is_wr_flush_err()).collect();

@@ -5,26 +5,27 @@ use ibv_core::{ErrorKind, IbvWc, PollCompletionError, PollTarget, QpState};
 
 /// One poller serves many queue pairs; each gets its own ids and credits back.
 pub(crate) fn shared_queue_gives_each_queue_pair_its_credits<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let (mut config, src, dst) = (c.shallow(4), c.patterned(8, 1)?, c.b.alloc(64)?);
+    let (mut config, t) = (c.shallow(4), c.transfer_into(8, 1, 64)?);
     config.max_recv_wr = 1;
+    let theirs = c.receiving(config.clone(), 4);
     let cq = c.a.create_cq(3 * depth_of(&config)).say("create_cq")?;
     let mut qps = Vec::new();
     for _ in 0..3 {
-        qps.push(c.connect_on(&cq, &config, &config)?.0);
+        qps.push(c.connect_on(&cq, &config, &theirs)?);
     }
     let mut poller = cq.poller().say("poller")?;
     for round in 0..8 {
         let mut want = Vec::new();
-        for (i, qp) in qps.iter_mut().enumerate() {
+        for (i, (qp, peer)) in qps.iter_mut().enumerate() {
             for _ in 0..=(i + round) % 4 {
-                want.extend(qp.put(dst.at(i * 8, 8)?, src.view()).say("put")?.iter());
+                want.extend(c.post_on(qp, *peer, t.part(i * 8..i * 8 + 8, 0..8)?)?.iter());
             }
         }
         let mut got = ids_of(&wait_on(&c.wait, &mut poller, want.len())?)?;
         got.sort_unstable();
         want.sort_unstable();
         ensure_eq!(got, want, "ids in round {round}");
-        let free: Vec<_> = qps.iter().map(|qp| qp.free_slots()).collect();
+        let free: Vec<_> = qps.iter().map(|(qp, _)| qp.free_slots()).collect();
         ensure_eq!(free, [4, 4, 4], "free slots of each in round {round}");
     }
     Ok(())
@@ -93,21 +94,22 @@ pub(crate) fn full_queues_do_not_overrun_their_completion_queue<D: IbvDomainImpl
 
 /// Completions of a queue pair that is gone harm nobody, even if its number is used again.
 pub(crate) fn stale_completions_harm_nobody<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let (mut config, src, dst) = (c.shallow(8), c.patterned(8, 2)?, c.b.alloc(8)?);
+    let (mut config, t) = (c.shallow(8), c.transfer(8, 2)?);
     config.max_recv_wr = 1;
+    let theirs = c.receiving(config.clone(), 8);
     let cq = c.a.create_cq(4 * depth_of(&config)).say("create_cq")?;
     let mut poller = cq.poller().say("poller")?;
     for round in 0..6 {
-        let (mut old, _) = c.connect_on(&cq, &config, &config)?;
+        let (mut old, peer) = c.connect_on(&cq, &config, &theirs)?;
         for _ in 0..5 {
-            let _ids = old.put(dst.remote, src.view()).say("put")?;
+            let _ids = c.post_on(&mut old, peer, t.all())?;
         }
         if round % 2 == 0 {
             c.wait.settle();
         }
         drop(old);
-        let (mut new, _) = c.connect_on(&cq, &config, &config)?;
-        let ids = new.put(dst.remote, src.view()).say("put")?;
+        let (mut new, peer) = c.connect_on(&cq, &config, &theirs)?;
+        let ids = c.post_on(&mut new, peer, t.all())?;
         let mut out = [IbvWc::default(); 4];
         c.wait.until(
             || format!("the new queue pair's completion in round {round}"),
@@ -127,8 +129,9 @@ pub(crate) fn stale_completions_harm_nobody<D: IbvDomainImpl>(c: &mut Ctx<'_, D>
 
 /// T9: queue pairs that share a queue come and go while one thread polls it.
 pub(crate) fn queue_pairs_come_and_go_while_a_thread_polls<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
-    let (mut config, src, dst) = (c.shallow(4), c.patterned(8, 3)?, c.b.alloc(8)?);
+    let (mut config, t) = (c.shallow(4), c.transfer(8, 3)?);
     config.max_recv_wr = 1;
+    let theirs = c.receiving(config.clone(), 3);
     let cq = c.a.create_cq(16 * depth_of(&config)).say("create_cq")?;
     let mut poller = cq.poller().say("poller")?;
     let stop = std::sync::atomic::AtomicBool::new(false);
@@ -149,13 +152,13 @@ pub(crate) fn queue_pairs_come_and_go_while_a_thread_polls<D: IbvDomainImpl>(c: 
                 // A dead one's share of the queue returns when the other thread has seen it empty.
                 let (mut qp, peer) = wait.until_other_thread(
                     || "the polling thread to give room back".into(),
-                    || match c.connect_on(&cq, &config, &config) {
+                    || match c.connect_on(&cq, &config, &theirs) {
                         Err(e) if e.contains("reserved") => Ok(None),
                         made => made.map(Some),
                     },
                 )?;
                 for _ in 0..3 {
-                    let _ids = qp.put(dst.remote, src.view()).say("put")?;
+                    let _ids = c.post_on(&mut qp, peer, t.all())?;
                 }
                 drop(qp);
                 c.b.drop_qp(peer)?;

@@ -55,17 +55,17 @@ pub(crate) fn get_of_any_length_is_split_as_promised<D: IbvDomainImpl>(c: &mut C
 pub(crate) fn trait_returns_one_id_for_each_request<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
     let mut link = c.link()?;
     let max = link.qp.queue_pair().max_msg_size();
-    let (src, dst) = (c.patterned(2 * max + 1, 1)?, c.b.alloc(2 * max + 1)?);
+    let t = c.transfer(2 * max + 1, 1)?;
     for n in [0, 1, max, max + 1, 2 * max, 2 * max + 1] {
-        let part = src.view().slice(0, n).say("slice")?;
-        let ids = link.qp.queue_pair().put(dst.remote, part).say("put")?;
+        let part = t.part(0..2 * max + 1, 0..n)?;
+        let ids = part.post_by_trait(link.qp.queue_pair()).say("post")?;
         ensure_eq!(ids.len(), n.div_ceil(max).max(1), "ids of {n} bytes");
         ensure!(ids.windows(2).all(|w| w[1] == w[0] + 1), "ids are not consecutive: {ids:x?}");
         let mut got = c.ids(&mut link, ids.len())?;
         got.sort_unstable();
         ensure_eq!(got, ids, "ids of the completions");
     }
-    c.b.expect_pattern(dst, 1)
+    t.expect(c, 1)
 }
 
 /// T11: a split goes by total length, across ranges, wherever the cuts fall.
@@ -137,16 +137,23 @@ pub(crate) fn get_of_no_bytes_is_one_request<D: IbvDomainImpl>(c: &mut Ctx<'_, D
 /// Lengths around one and several packets.
 pub(crate) fn lengths_around_packets_arrive_whole<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
     let mut link = c.link()?;
+    let (put, get) = (c.caps().write.present(), c.caps().read.present());
     let mtu = link.qp.config().path_mtu.bytes() as usize;
     let around = |n: usize| [n - 1, n, n + 1];
     for (n, seed) in [64, 256, mtu, 2 * mtu, 3 * mtu].into_iter().flat_map(around).zip(1..) {
         let (src, dst, back) = (c.patterned(n, seed)?, c.b.alloc(n)?, c.region(n)?);
-        let ids = link.qp.put(dst.remote, src.view()).say("put")?;
-        c.ids(&mut link, ids.count as usize)?;
-        c.b.expect_pattern(dst, seed).map_err(|e| format!("put of {n} bytes: {e}"))?;
-        let ids = link.qp.get(back.view(), dst.remote).say("get")?;
-        c.ids(&mut link, ids.count as usize)?;
-        ensure_pattern(&back, seed).map_err(|e| format!("get of {n} bytes: {e}"))?;
+        if put {
+            let ids = link.qp.put(dst.remote, src.view()).say("put")?;
+            c.ids(&mut link, ids.count as usize)?;
+            c.b.expect_pattern(dst, seed).map_err(|e| format!("put of {n} bytes: {e}"))?;
+        } else {
+            c.b.fill(dst, seed)?;
+        }
+        if get {
+            let ids = link.qp.get(back.view(), dst.remote).say("get")?;
+            c.ids(&mut link, ids.count as usize)?;
+            ensure_pattern(&back, seed).map_err(|e| format!("get of {n} bytes: {e}"))?;
+        }
     }
     Ok(())
 }
@@ -155,11 +162,11 @@ pub(crate) fn lengths_around_packets_arrive_whole<D: IbvDomainImpl>(c: &mut Ctx<
 pub(crate) fn long_transfers_need_no_alignment<D: IbvDomainImpl>(c: &mut Ctx<'_, D>) -> Done {
     let mut link = c.link()?;
     let n = (2 * link.qp.max_msg_size()).min(1 << 20) + 11;
-    let (src, dst) = (c.patterned(n + 3, 6)?, c.b.alloc(n + 5)?);
-    let ids = link.qp.put(dst.at(5, n)?, src.view().slice(3, n).say("slice")?).say("put")?;
+    let t = c.transfer_into(n + 3, 6, n + 5)?;
+    let ids = c.post(&mut link, t.part(5..n + 5, 3..n + 3)?)?;
     c.ids(&mut link, ids.count as usize)?;
-    c.b.expect_range(dst.range(5, n), 6, 3)?;
-    c.b.expect_untouched(dst, 0, &[0; 5])
+    t.expect_range(c, 5..n + 5, 6, 3)?;
+    t.expect_untouched(c, 0, &[0; 5])
 }
 
 /// T11: lengths of 2^31 and beyond 2^32 are counted whole. Nothing is posted: the batch is dropped.
@@ -170,12 +177,12 @@ pub(crate) fn lengths_beyond_32_bits_are_not_truncated<D: IbvDomainImpl>(c: &mut
         let local = IbvMemoryRegionView::from_raw_parts(0x1000, n, 1);
         let remote = IbvRemoteMemoryRegionView { addr: 0x1000, len: n, rkey: 1 };
         let due = n.div_ceil(max);
-        match link.qp.batch().put(remote, local) {
+        match Part::between(c.way(), local, remote).push(&mut link.qp.batch()) {
             Ok(ids) => ensure_eq!(ids.count as usize, due, "work requests of {n} bytes"),
             Err(PostError::QueueFull) => {
                 ensure!(due > depth, "{n} bytes are {due} requests and do not fit {depth}")
             }
-            Err(e) => return Err(format!("a put of {n} bytes: {e}")),
+            Err(e) => return Err(format!("a transfer of {n} bytes: {e}")),
         }
     }
     ensure_eq!(link.qp.free_slots() as usize, depth, "free slots");

@@ -55,7 +55,13 @@ pub struct FabricConfig {
     pub loopback: bool,
     /// Whether there are atomics. Default native.
     pub atomics: Support,
-    /// Whether puts carry immediates. Default native.
+    /// Whether there are puts. Default native.
+    pub write: Support,
+    /// Whether there are gets. Default native.
+    pub read: Support,
+    /// Whether there are messages, with immediates or without. Default native.
+    pub send: Support,
+    /// Whether puts carry immediates, where there are puts. Default native.
     pub write_with_imm: Support,
     /// Virtual time that an empty poll takes with [`Drive::OnPoll`]. Default 1 µs.
     pub poll_tick: Duration,
@@ -80,6 +86,9 @@ impl Default for FabricConfig {
             max_rd_atomic: 16,
             loopback: true,
             atomics: Support::Native,
+            write: Support::Native,
+            read: Support::Native,
+            send: Support::Native,
             write_with_imm: Support::Native,
             poll_tick: Duration::from_micros(1),
             trace: 4096,
@@ -95,8 +104,10 @@ impl FabricConfig {
     pub(crate) fn caps(&self) -> Caps {
         let (native, ordered) = (Support::Native, self.ordered());
         let mut caps = Caps::default();
-        (caps.write, caps.read, caps.send, caps.send_with_imm) = (native, native, native, native);
-        (caps.write_with_imm, caps.atomics, caps.fence) = (self.write_with_imm, self.atomics, native);
+        (caps.write, caps.read, caps.send, caps.send_with_imm) =
+            (self.write, self.read, self.send, self.send);
+        let with_imm = if self.write.present() { self.write_with_imm } else { Support::Absent };
+        (caps.write_with_imm, caps.atomics, caps.fence) = (with_imm, self.atomics, native);
         (caps.cq_channel, caps.solicited, caps.events) = (native, true, native);
         caps.completions_in_order = ordered;
         caps.messages_in_order = ordered;
