@@ -150,6 +150,12 @@ impl QpCore {
         [self.send.slot(), self.recv.slot()]
     }
 
+    /// Requests and receives that have not given their credits back: each is posted and neither completed nor taken
+    /// along by a completion. For a provider whose library can not be left with completions of a queue pair that goes.
+    pub fn in_flight(&self) -> [u32; 2] {
+        [self.send.in_flight(), self.recv.in_flight()]
+    }
+
     /// The first failure that was not a mere flush: the root cause of all later ones.
     pub fn first_error(&self) -> Option<WorkRequestError> {
         self.send.first_error()

@@ -46,8 +46,9 @@ impl EfaCq {
         self.swept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes everything off the queue, and keeps what is not of the queue pair that has just been destroyed.
-    pub(crate) fn sweep(&self, gone: u32) {
+    /// Takes everything off the queue, and keeps what is not of the queue pair that goes; how many of its there were,
+    /// as long as libefa knows it.
+    pub(crate) fn sweep(&self, gone: u32) -> u64 {
         let mut swept = self.swept();
         // libefa's lock orders this before the end of a poll that finds the queue empty because of it.
         self.is_swept.store(true, Relaxed);
@@ -60,8 +61,10 @@ impl EfaCq {
                 Err(_) => {}
             }
         }
+        let all = swept.len();
         swept.retain(|wc| wc.qp_num != gone);
         self.is_swept.store(!swept.is_empty(), Relaxed);
+        (all - swept.len()) as u64
     }
 
     /// Moves what was swept to `out`; how many.

@@ -11,6 +11,7 @@ use crate::{
     poller::EfaCq,
     session::Builders,
     state::{attributes, to_init, to_rtr, to_rts, walk},
+    version,
     work::{Built, SendRing},
 };
 use ibv_core::{
@@ -22,6 +23,8 @@ use std::{
     mem::ManuallyDrop,
     slice,
     sync::{Arc, Mutex},
+    thread,
+    time::{Duration, Instant},
 };
 
 /// The queue pair of [`EfaDomain`](crate::EfaDomain): created through `efadv_create_qp_ex`, driven by the
@@ -205,6 +208,38 @@ impl IbvDatagram for EfaQueuePair {
     }
 }
 
+/// How long a queue pair that goes waits for what it had in flight. In the error state that is flushed at once.
+const FLUSH: Duration = Duration::from_secs(1);
+
+/// An older libefa does not look into the queue of a queue pair that is destroyed, unless another one uses it too:
+/// what is left there would be taken for the next one's of the same number, and its ids index memory. So all of
+/// it is taken off before.
+impl Drop for EfaQueuePair {
+    fn drop(&mut self) {
+        if version::polls_idle_queues() || !self.qp.home.is_here() || self.in_flight() == 0 {
+            return;
+        }
+        if self.enter_error().is_err() {
+            return;
+        }
+        let (end, mut swept) = (Instant::now() + FLUSH, 0);
+        loop {
+            swept += self.qp.sweep();
+            if self.in_flight() <= swept || Instant::now() > end {
+                return;
+            }
+            thread::yield_now();
+        }
+    }
+}
+
+impl EfaQueuePair {
+    /// Requests and receives that nobody has polled the completion of; over SRD each has one.
+    fn in_flight(&self) -> u64 {
+        self.core.in_flight().iter().map(|n| u64::from(*n)).sum()
+    }
+}
+
 /// A queue pair whose completion queues are swept when it is destroyed, before another can have its number.
 #[derive(Debug)]
 struct SweptQp {
@@ -218,6 +253,13 @@ impl SweptQp {
     fn new(qp: Qp, queues: [&Arc<EfaCq>; 2], births: &Arc<Mutex<()>>) -> Self {
         let queues = queues.map(Arc::clone);
         Self { qp: ManuallyDrop::new(qp), queues, births: births.clone(), home: HomeProcess::this() }
+    }
+
+    /// Takes its completions off both queues; how many there were.
+    fn sweep(&self) -> u64 {
+        let [send, recv] = &self.queues;
+        let number = self.qp.qp_num();
+        send.sweep(number) + if Arc::ptr_eq(send, recv) { 0 } else { recv.sweep(number) }
     }
 }
 
@@ -244,9 +286,10 @@ impl Drop for SweptQp {
         if !self.home.is_here() {
             return;
         }
-        self.queues[0].sweep(number);
-        if !Arc::ptr_eq(&self.queues[0], &self.queues[1]) {
-            self.queues[1].sweep(number);
+        let [send, recv] = &self.queues;
+        send.sweep(number);
+        if !Arc::ptr_eq(send, recv) {
+            recv.sweep(number);
         }
     }
 }

@@ -1,9 +1,20 @@
 //! What versions of libefa know, in words. Asks no device; the table of functions is `ibv-sys`'s.
 
 use ibv_sys::{EFADV_DEVICE_ATTR_CAPS_RDMA_READ, EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE, efadv_device_attr};
+use std::sync::OnceLock;
 
 /// The rdma-core whose libefa first told of RDMA write and built it (`EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE`).
 const WRITE_SINCE: u32 = 46;
+
+/// An rdma-core whose libefa polls a completion queue whether or not a queue pair uses it: the oldest that has been
+/// seen to. Up to then each part of a queue counts its queue pairs, and one without any is passed over.
+const POLLS_IDLE_QUEUES: u32 = 65;
+
+/// Whether completions that a destroyed queue pair has left can be polled, and so thrown away.
+pub(crate) fn polls_idle_queues() -> bool {
+    static ANSWER: OnceLock<bool> = OnceLock::new();
+    *ANSWER.get_or_init(|| loaded().as_deref().and_then(rdma_core).is_some_and(|v| v >= POLLS_IDLE_QUEUES))
+}
 
 /// What a queue pair of this device can not do with this libefa; empty where it can do all that SRD has.
 /// In a form that follows a statement.
