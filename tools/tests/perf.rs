@@ -334,6 +334,8 @@ fn a_server_that_can_not_do_it_waits_for_nobody() {
     let (fabric, port) = (Fabric::new(FabricConfig { schedule, ..FabricConfig::default() }), free_port());
     assert_eq!(end(&fabric, &format!("write lat -p {port} --wait 20")), 31);
     assert_eq!(end(&fabric, &format!("read bw -p {port} --wait 20 -x 9")), 2);
+    let reads = Fabric::new(FabricConfig { write: ibv::Support::Absent, ..FabricConfig::default() });
+    assert_eq!(end(&reads, &format!("write bw -p {port} --wait 20")), 31);
     assert_eq!(end(&fabric, &format!("write lat -p {port} localhost")), 31, "nor looks for its server");
 }
 

@@ -437,8 +437,12 @@ fn a_place_that_can_not_be_written_is_found_before_anybody_is_waited_for() {
 
 #[test]
 fn a_device_that_will_not_do_is_refused_before_anybody_is_waited_for() {
-    let (lab, addr) = (Lab::new(), free_address().to_string());
-    assert_eq!(lab.transfer(&lab.source(10), "mock0", &["--to", &addr, "--depth", "4000000000"]), 2);
+    let fabric = Fabric::new(FabricConfig { write: ibv::Support::Absent, ..FabricConfig::default() });
+    let (able, unable, addr) = (Lab::new(), Lab { fabric, ..Lab::new() }, free_address().to_string());
+    for end in [["--listen", &addr], ["--to", &addr]] {
+        assert_eq!(unable.transfer(&unable.source(10), "mock0", &end), 31);
+    }
+    assert_eq!(able.transfer(&able.source(10), "mock0", &["--to", &addr, "--depth", "4000000000"]), 2);
 }
 
 #[test]
