@@ -28,7 +28,9 @@ impl MutantFixture {
     fn fabric(&self) -> Fabric {
         let ordered = Schedule::InOrder;
         let schedule = if self.hooks.shuffled { Schedule::Unordered { seed: 1, chunk: 64 } } else { ordered };
-        let fabric = Fabric::new(Mock::new(schedule).config().clone());
+        let mock = Mock::new(schedule);
+        let mock = if self.hooks.read_only { mock.read_only() } else { mock };
+        let fabric = Fabric::new(mock.config().clone());
         (self.hooks.fabric)(&fabric);
         fabric
     }

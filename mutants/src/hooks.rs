@@ -42,6 +42,8 @@ pub(crate) struct Hooks {
     pub(crate) arms: bool,
     /// Whether the device below mixes up the order of things.
     pub(crate) shuffled: bool,
+    /// Whether the device below can get and send, and neither put nor do atomics.
+    pub(crate) read_only: bool,
     /// What is wrong with the device below.
     pub(crate) fabric: fn(&Fabric),
 }
@@ -67,6 +69,7 @@ pub(crate) const HONEST: Hooks = Hooks {
     polled: |_, _| {},
     arms: true,
     shuffled: false,
+    read_only: false,
     fabric: |_| {},
 };
 

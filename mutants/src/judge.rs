@@ -87,11 +87,12 @@ impl Tally {
         self.0.iter().filter(|v| v.caught.is_empty()).map(|v| v.mutant.name).collect()
     }
 
-    /// `{"mutants":N,"killed":N,"survivors":[…],"table":[{"name","does","caught_by":[…]}]}`, on one line.
+    /// `{"mutants":N,"killed":N,"survivors":[…],"table":[{"name","device","does","caught_by":[…]}]}`, on one line.
     pub fn to_json(&self) -> String {
         let row = |v: &Verdict| {
             let cases: Vec<_> = v.caught.iter().map(|c| c.case).collect();
-            serde_json::json!({ "name": v.mutant.name, "does": v.mutant.does, "caught_by": cases })
+            let device = if v.mutant.device().is_empty() { "all" } else { "without puts" };
+            serde_json::json!({ "name": v.mutant.name, "device": device, "does": v.mutant.does, "caught_by": cases })
         };
         serde_json::json!({
             "mutants": self.0.len(),
@@ -107,7 +108,7 @@ impl Tally {
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for Verdict { mutant, caught } in &self.0 {
-            writeln!(f, "{}: {}", mutant.name, mutant.does)?;
+            writeln!(f, "{}{}: {}", mutant.name, mutant.device(), mutant.does)?;
             if caught.is_empty() {
                 writeln!(f, "    SURVIVED: no case failed")?;
             }

@@ -17,6 +17,6 @@ pub use crate::{
     domain::{MutantDomain, MutantPoller, MutantRegistration},
     fixture::MutantFixture,
     judge::{Caught, Tally, Verdict, judge, judge_all},
-    mutations::{Mutant, controls, mutants},
+    mutations::{Mutant, controls, mutants, of_gets_alone},
     queue_pair::MutantQueuePair,
 };

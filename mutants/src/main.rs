@@ -6,7 +6,7 @@ use clap::Parser;
 use mutants::{judge_all, mutants};
 use std::{panic, process::ExitCode};
 
-/// Runs the conformance suite on deliberately broken providers, each of which it must catch.
+/// Runs the conformance suite on deliberately broken providers, each of which it must catch; also on devices without puts.
 #[derive(Debug, Parser)]
 struct Args {
     /// Mutants whose names contain one of these; all of them if there are none.
@@ -31,7 +31,7 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     }
     if args.list {
-        chosen.iter().for_each(|m| println!("{}: {}", m.name, m.does));
+        chosen.iter().for_each(|m| println!("{}{}: {}", m.name, m.device(), m.does));
         return ExitCode::SUCCESS;
     }
     // A panic is one way of being caught, and the table says so.

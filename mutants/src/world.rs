@@ -4,7 +4,7 @@
 use crate::hooks::Hooks;
 use ibv_core::{IbvMemoryRegionView, IbvWc, Payload, SharedBytes};
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -76,6 +76,8 @@ pub(crate) struct World {
     pub(crate) polling: End,
     /// Sizes of the receives that each queue pair has posted and nobody has taken.
     pub(crate) rooms: HashMap<Qp, VecDeque<usize>>,
+    /// Gets under way.
+    pub(crate) gets: HashSet<(Qp, u64)>,
     /// What to add to a range once the request completes.
     pub(crate) adds: HashMap<(Qp, u64), (Span, u64)>,
     /// What to store in a range once the request completes.

@@ -1,7 +1,7 @@
 //! The suite catches every mutant, and nothing but mutants.
 
 use conformance::{DynFixture, Options, Outcome};
-use mutants::{Mutant, MutantFixture, controls, judge, judge_all, mutants};
+use mutants::{Mutant, MutantFixture, controls, judge, judge_all, mutants, of_gets_alone};
 use std::{collections::HashSet, panic};
 
 #[test]
@@ -38,7 +38,7 @@ fn clients_that_assume_an_order_fail_the_cases_about_it() {
         ("client_counts_completions", [source, get]),
     ] {
         let all = mutants();
-        let mutant = all.iter().find(|m| m.name == client).unwrap();
+        let mutant = all.iter().find(|m| m.name == client && m.device().is_empty()).unwrap();
         for case in cases {
             assert!(fails(mutant, case), "{client} passes {case}");
         }
@@ -52,7 +52,7 @@ fn clients_that_assume_an_order_fail_the_cases_about_it() {
 
 #[test]
 fn mutants_have_names_of_their_own() {
-    let names: HashSet<_> = mutants().iter().map(|m| m.name).collect();
+    let names: HashSet<_> = mutants().iter().map(|m| (m.name, m.device())).collect();
     assert_eq!(names.len(), mutants().len());
 }
 
@@ -67,4 +67,19 @@ fn the_guide_for_providers_names_cases_that_there_are() {
     assert!(named.len() > 30, "{} cases named", named.len());
     let unknown: Vec<_> = named.into_iter().filter(|name| !cases.contains(name)).collect();
     assert_eq!(unknown, [""; 0], "the guide names cases that are not");
+}
+
+/// Either way: a mutant that shows without puts has to be caught there, and the list of the others must not rot.
+#[test]
+fn what_shows_without_puts_is_judged_without_them() {
+    panic::set_hook(Box::new(|_| {}));
+    let all = mutants();
+    let unseen: Vec<_> = all.iter().filter(|m| m.is_about_puts()).map(|m| m.without_puts()).collect();
+    let tally = judge_all(&unseen, false);
+    let seen: Vec<_> = tally.0.iter().filter(|v| !v.caught.is_empty()).map(|v| v.mutant.name).collect();
+    assert_eq!(seen, [""; 0], "these show without puts, so they are not about puts alone");
+    let full: Vec<_> = of_gets_alone().iter().map(|m| m.with_puts()).collect();
+    let tally = judge_all(&full, false);
+    let _ = panic::take_hook();
+    assert_eq!(tally.killed(), 0, "a run with puts notices one of these, too: {tally}");
 }

@@ -36,6 +36,8 @@ super::list! {
     lost_in_batch { enqueue: lose_second }
     /// Lets a put take effect before the doorbell.
     published_at_once { enqueue: publish_early }
+    /// Lets a get take effect before the doorbell.
+    get_published_at_once { enqueue: fetch_early }
     /// Rings what a dropped batch had built.
     discard_forgotten { discard: |_, _| {} }
     /// Rings a batch that is dropped.
@@ -218,6 +220,20 @@ fn publish_early(qp: &mut MutantQueuePair, wr: &WorkRequest<'_>) -> Result<(), P
         if let (Some(data), true) = (data, w.keyed(end, wr.remote.rkey).is_some())
             && let Some(to) = w.at(wr.remote.addr, len(wr.local))
         {
+            to.write(&data);
+        }
+    });
+    qp.inner.enqueue(wr)
+}
+
+/// The same for gets.
+fn fetch_early(qp: &mut MutantQueuePair, wr: &WorkRequest<'_>) -> Result<(), PostError> {
+    let end = qp.name.0;
+    with_world(qp, |w| {
+        let Payload::Sges([view]) = wr.local else { return };
+        let from = w.keyed(end, wr.remote.rkey).and_then(|_| w.at(wr.remote.addr, len(wr.local)));
+        let data = from.filter(|_| wr.op == Op::Read).and_then(|from| from.read());
+        if let (Some(data), Some(to)) = (data, w.at(view.addr(), view.len())) {
             to.write(&data);
         }
     });
