@@ -8,12 +8,12 @@ use crate::{
     peer,
     report::{Outcome, Report},
 };
-use clap::{Parser, ValueEnum};
+use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
 use std::{
     fs,
     io::{self, Write},
     net::TcpListener,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
     time::{Duration, Instant},
 };
@@ -114,40 +114,88 @@ enum Dispatch {
     Dyn,
 }
 
+/// What help ends with, for a program of that name.
+fn examples(program: &str) -> String {
+    format!(
+        "\
+Examples:
+  {program} --provider mock                   in this process: no hardware needed
+  {program} --provider mlx5 --require mlx5    fails where there is no device, rather than skip
+  {program} --case write --json               the cases about writes, as one JSON object
+  {program} --provider verbs --listen 0.0.0.0:7471
+                                            end b, for one run of end a:
+  {program} --provider verbs --to server.example:7471 --junit report.xml
+  {program} --list                            every case and its group
+
+Exit codes:
+    0  every case passed, was skipped, or failed as expected
+    1  a case failed
+    2  wrong usage, or the suite could not be run; why is printed
+  {NOBODY_READS}  nobody reads standard output any more, as after `| head`; nothing is said"
+    )
+}
+
+/// The exit code where standard output has no reader left: what a program ends with that `SIGPIPE` ends.
+const NOBODY_READS: u8 = 141;
+
+/// Why nothing, or not all, was carried out.
+enum Stopped {
+    NobodyReads,
+    Why(String),
+}
+
+impl From<String> for Stopped {
+    fn from(why: String) -> Self {
+        Self::Why(why)
+    }
+}
+
 /// Runs the command line `args`, its first being the program's name, on `fixtures`. Exit code 0: all
-/// passed, skipped or failed as expected; 1: a case failed; 2: the command could not be carried out.
+/// passed, skipped or failed as expected; 1: a case failed; 2: the command could not be carried out; 141: nobody
+/// reads standard output any more, of which nothing is said.
 pub fn run(args: impl IntoIterator<Item = String>, fixtures: &[&dyn DynFixture]) -> ExitCode {
-    let cli = match Cli::try_parse_from(args) {
-        Ok(cli) => cli,
-        Err(e) => {
-            // Help and version are errors to clap, and go to standard output.
+    let done = match parse(args.into_iter().collect()) {
+        Ok(cli) => carry_out(&cli, fixtures),
+        Err(e) if e.use_stderr() => {
             let _ = e.print();
-            return ExitCode::from(if e.use_stderr() { 2 } else { 0 });
+            return ExitCode::from(2);
         }
+        // Help and version are errors to clap, and go to standard output.
+        Err(e) => print(&e.render().to_string()).map(|()| 0),
     };
-    match carry_out(&cli, fixtures) {
+    match done {
         Ok(0) => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,
-        Err(why) => {
+        Err(Stopped::NobodyReads) => ExitCode::from(NOBODY_READS),
+        Err(Stopped::Why(why)) => {
             eprintln!("conformance: {why}");
             ExitCode::from(2)
         }
     }
 }
 
+fn parse(args: Vec<String>) -> Result<Cli, clap::Error> {
+    let program = args.first().and_then(|path| Path::new(path).file_name());
+    let program = program.unwrap_or("conformance".as_ref()).to_string_lossy();
+    let mut command = Cli::command().after_long_help(examples(&program));
+    let mut matches = command.try_get_matches_from_mut(args)?;
+    Cli::from_arg_matches_mut(&mut matches).map_err(|e| e.format(&mut command))
+}
+
 /// The number of failed cases.
-fn carry_out(cli: &Cli, fixtures: &[&dyn DynFixture]) -> Result<usize, String> {
+fn carry_out(cli: &Cli, fixtures: &[&dyn DynFixture]) -> Result<usize, Stopped> {
     if cli.list {
         let lines = harness::list().into_iter().map(|(name, group)| format!("{group:<14} {name}\n"));
         return print(&lines.collect::<String>()).map(|()| 0);
     }
     let chosen = chosen(cli, fixtures)?;
     if let Some(address) = &cli.listen {
-        return listen(address, &chosen).map(|()| 0);
+        listen(address, &chosen)?;
+        return Ok(0);
     }
     let options = options(cli)?;
     if let Some(none) = cli.case.iter().find(|filter| !names_a_case(filter)) {
-        return Err(format!("no case has {none} in its name, and no group is called so; see --list"));
+        return Err(format!("no case has {none} in its name, and no group is called so; see --list").into());
     }
     let mut report = Report::default();
     for fixture in one_of_each(cli, &chosen) {
@@ -212,19 +260,19 @@ fn listen(address: &str, chosen: &[&dyn DynFixture]) -> Result<(), String> {
     fixture.serve(&listener)
 }
 
-fn deliver(cli: &Cli, report: &Report) -> Result<(), String> {
+fn deliver(cli: &Cli, report: &Report) -> Result<(), Stopped> {
     if let Some(path) = &cli.junit {
         fs::write(path, report.to_junit()).map_err(|e| format!("write {}: {e}", path.display()))?;
     }
     print(&if cli.json { report.to_json() + "\n" } else { report.to_string() })
 }
 
-/// A reader that hung up has seen enough; any other way of not getting through is an error.
-fn print(text: &str) -> Result<(), String> {
+fn print(text: &str) -> Result<(), Stopped> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(format!("write the report: {e}")),
-        _ => Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Err(Stopped::NobodyReads),
+        Err(e) => Err(format!("standard output: {e}").into()),
+        Ok(()) => Ok(()),
     }
 }
 
