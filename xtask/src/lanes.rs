@@ -3,12 +3,12 @@
 
 use crate::{
     new_provider, pair, rdma_core, sanitizers,
-    sh::{Result, cargo, debian_packages, nightly, program, root, run, succeeds, target, this_program},
+    sh::{Result, cargo, debian_packages, nightly, program, root, run, succeeds, target},
     softnic, suite, tidy, vm,
     workspace::{FEATURES, cargo_all},
 };
 
-use std::{env, fs, path::Path, process::Command};
+use std::{env, fs, path::Path};
 
 /// Whose lane it is, which decides what "can not run here" means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,19 +192,18 @@ fn newer_rdma_core() -> Result<Ran> {
     if let Err(why) = rdma_core::run(&[]) {
         return Ok(Ran::Not(format!("no newer rdma-core to be had: {why}")));
     }
-    let suite = ["conformance", "--rdma-core", "newest", "--provider", "efa", "--require", "efa"];
-    // In a process of its own: it may end that with the suite's exit code.
-    run(Command::new(this_program()?).args(suite))?;
+    let newest = ["--rdma-core", "newest", "--provider", "efa", "--require", "efa"];
+    run(&mut suite::conformance(&newest.map(String::from))?)?;
     pair::efa()
 }
 
 fn conformance() -> Result<Ran> {
     let args = ["--provider", "mock", "--require", "mock"].map(String::from);
-    done(suite::conformance(&args))
+    done(run(&mut suite::conformance(&args)?))
 }
 
 fn mutants() -> Result<Ran> {
-    done(suite::mutants(&[]))
+    done(run(&mut suite::mutants(&[])?))
 }
 
 fn out_of_tree() -> Result<Ran> {

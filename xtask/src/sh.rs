@@ -9,6 +9,7 @@ use std::{
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -114,9 +115,21 @@ pub(crate) fn run_aside(command: &mut Command) -> Result<()> {
     run(command.stdout(io::stderr()))
 }
 
-/// Becomes the program, whose exit status and signals are then its own. Comes back where there is none, with what
+/// Whether something comes behind what is being done.
+static MORE_COMES: AtomicBool = AtomicBool::new(false);
+
+/// From now on, [`exec`] is a mistake: it would end this program as if all of it had been done.
+pub(crate) fn more_comes() {
+    MORE_COMES.store(true, Ordering::Relaxed);
+}
+
+/// Becomes the program, whose exit status and signals are then its own: the last that a command of this program
+/// does, and nothing for a lane, behind which others come. Comes back where there is none, with what
 /// a shell says then: 127, or 126 where it can not be run.
 pub(crate) fn exec(command: &mut Command) -> Result<()> {
+    if MORE_COMES.load(Ordering::Relaxed) {
+        return Err(format!("{} would take the place of what comes behind it", shown(command)).into());
+    }
     let e = command.exec();
     let status = if e.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
     Err(Box::new(Ended { status, why: format!("run {}: {e}", command.get_program().display()) }))
@@ -188,6 +201,9 @@ mod tests {
     fn what_can_not_be_run_is_told_from_what_is_not_there() {
         let status = |name: &str| status_of(exec(&mut program(name, [""; 0])).unwrap_err().as_ref());
         assert_eq!((status("no-such-program"), status("/dev/null")), (127, 126));
+        more_comes();
+        let refused = exec(&mut program("true", ["x"])).unwrap_err();
+        assert_eq!(refused.to_string(), "true x would take the place of what comes behind it");
         assert_eq!((status_of(usage("x").as_ref()), status_of(Box::<dyn Error>::from("x").as_ref())), (2, 1));
     }
 

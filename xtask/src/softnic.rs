@@ -33,7 +33,7 @@ struct Options {
     command: Vec<String>,
 }
 
-/// Runs the command.
+/// Runs the command, and comes back where that is none but words or counts.
 pub(crate) fn run(args: &[String]) -> sh::Result<()> {
     let mut own = args.iter().take_while(|arg| *arg != "--");
     if args.is_empty() || own.any(|arg| arg == "--help" || arg == "-h") {
@@ -43,6 +43,12 @@ pub(crate) fn run(args: &[String]) -> sh::Result<()> {
     if args == ["--scale"] {
         return scale::run();
     }
+    // As `env` and `nice` do it: nobody stands between the command and who started this.
+    sh::exec(&mut command(args)?)
+}
+
+/// What the arguments say, to be run on the devices.
+pub(crate) fn command(args: &[String]) -> sh::Result<Command> {
     let options = parse(args)?;
     sh::debian_packages(&["ibverbs-providers", "libibverbs1"])?;
     let library = workspace::softnic_library()?;
@@ -55,8 +61,7 @@ pub(crate) fn run(args: &[String]) -> sh::Result<()> {
         let path = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{}:{path}", build.join("bin").display()));
     }
-    // As `env` and `nice` do it: nobody stands between the command and who started this.
-    sh::exec(&mut command)
+    Ok(command)
 }
 
 /// The lane in which our own command line looks at software devices: it lists them, and finds nothing amiss.

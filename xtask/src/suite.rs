@@ -2,7 +2,7 @@
 //! What they print is theirs, and so is the exit status; nothing else goes to standard output.
 
 use crate::{
-    sh::{Result, exec, target, usage},
+    sh::{Result, target, usage},
     softnic, workspace,
 };
 use std::{fs, process::Command};
@@ -44,10 +44,10 @@ efa = { in_order = true, max_rdma_size = 65536 }
 [[device.port]]
 "#;
 
-/// Runs the suite over the providers that the command line has: see `--help`. With `--softnic`, which is
+/// The suite over the providers that the command line has: see `--help`. With `--softnic`, which is
 /// taken out here, on software devices under the system's own libibverbs, or under that of `--rdma-core SUITE`,
 /// taken out too; so too where a provider that needs a device is named and the host has none.
-pub(crate) fn conformance(args: &[String]) -> Result<()> {
+pub(crate) fn conformance(args: &[String]) -> Result<Command> {
     let (asked, rest): (Vec<_>, Vec<_>) = args.iter().cloned().partition(|arg| arg == "--softnic");
     let (suite, rest) = take_value(&rest, "--rdma-core")?;
     let asked = !asked.is_empty() || suite.is_some();
@@ -58,7 +58,9 @@ pub(crate) fn conformance(args: &[String]) -> Result<()> {
         );
     }
     if !asked && !stands_in {
-        return exec(Command::new(workspace::program_of_ours("ibv")?).arg("conformance").args(rest));
+        let mut suite = Command::new(workspace::program_of_ours("ibv")?);
+        suite.arg("conformance").args(rest);
+        return Ok(suite);
     }
     let ibv = workspace::program_of_ours("ibv")?.display().to_string();
     let session = format!("xtask-conformance-{}", std::process::id());
@@ -70,7 +72,7 @@ pub(crate) fn conformance(args: &[String]) -> Result<()> {
         ["--session", &session, "--devices", &machine.display().to_string()].map(String::from).to_vec();
     front.extend(suite.into_iter().flat_map(|suite| ["--rdma-core".to_owned(), suite]));
     front.extend(["--".into(), ibv, "conformance".into()]);
-    softnic::run(&[front, rest].concat())
+    softnic::command(&[front, rest].concat())
 }
 
 /// An option's value, and the other arguments.
@@ -92,9 +94,11 @@ fn has_rdma_device() -> bool {
     std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut dir| dir.next().is_some())
 }
 
-/// Runs the suite over deliberately broken providers.
-pub(crate) fn mutants(args: &[String]) -> Result<()> {
-    exec(Command::new(workspace::program_of_ours("mutants")?).args(args))
+/// The suite over deliberately broken providers.
+pub(crate) fn mutants(args: &[String]) -> Result<Command> {
+    let mut mutants = Command::new(workspace::program_of_ours("mutants")?);
+    mutants.args(args);
+    Ok(mutants)
 }
 
 #[cfg(test)]

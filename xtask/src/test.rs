@@ -3,7 +3,7 @@
 
 use crate::{
     lanes::{For, LANES, Lane, Ran},
-    sh::{Result, usage},
+    sh::{Result, more_comes, usage},
 };
 use std::{
     env,
@@ -21,6 +21,7 @@ const MINUTES: &str = "IBV_MINUTES";
 
 /// Runs the command.
 pub(crate) fn run(args: &[String]) -> Result<()> {
+    more_comes();
     Course { what: "lane", usage: USAGE, lanes: LANES }.run(args)
 }
 
