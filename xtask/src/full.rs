@@ -5,7 +5,7 @@ use crate::{
     cuda,
     lanes::{For, Lane, Ran, done},
     pair,
-    sh::{Result, cargo, more_comes, nightly, output, program, root, run, succeeds, target},
+    sh::{Result, cargo, nightly, output, program, root, run, succeeds, target},
     test::Course,
     vm,
     workspace::{FEATURES, cargo_all, program_of_ours},
@@ -56,7 +56,6 @@ pub(crate) const STEPS: &[Lane] = &[
 
 /// Runs the command.
 pub(crate) fn run_full(args: &[String]) -> Result<()> {
-    more_comes();
     Course { what: "step", usage: USAGE, lanes: STEPS }.run(args)
 }
 

@@ -21,7 +21,6 @@ const MINUTES: &str = "IBV_MINUTES";
 
 /// Runs the command.
 pub(crate) fn run(args: &[String]) -> Result<()> {
-    more_comes();
     Course { what: "lane", usage: USAGE, lanes: LANES }.run(args)
 }
 
@@ -36,6 +35,7 @@ impl Course {
     /// Runs all of it or what the arguments name.
     pub(crate) fn run(&self, args: &[String]) -> Result<()> {
         let Some(chosen) = self.choose(args)? else { return Ok(()) };
+        more_comes();
         let ci = env::var_os("CI").is_some();
         let until = limit()?.map(|limit| Instant::now() + limit);
         let results: Vec<Finished> = chosen.into_iter().map(|lane| Finished::of(lane, ci, until)).collect();
