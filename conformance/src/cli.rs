@@ -3,12 +3,18 @@
 
 use crate::{
     differential,
-    fixture::Fixture,
+    expect::Expectation,
+    fixture::{Fixture, Side},
     harness::{self, Options},
     peer,
     report::{Outcome, Report},
+    stopped::{
+        StopKind::{NoAddress, Unreachable},
+        Stopped,
+    },
 };
 use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
+use serde_json::json;
 use std::{
     fs,
     io::{self, Write},
@@ -17,6 +23,14 @@ use std::{
     process::ExitCode,
     time::{Duration, Instant},
 };
+
+mod help;
+mod whole;
+
+/// The exit code of a command whose output nobody reads any more: that of a process which SIGPIPE ends.
+const NOBODY_READS: u8 = 141;
+/// What `--differential` adds to the cases.
+const GENERATED: &str = "generated_programs_agree_with_the_model";
 
 /// A [`Fixture`] of whichever domain, so that fixtures fit in one list. Every fixture is one.
 pub trait DynFixture: Send + Sync {
@@ -34,9 +48,16 @@ pub trait DynFixture: Send + Sync {
     fn differential(&self, cases: u32, seed: u64) -> Outcome;
     /// Is end b of one run in two processes, for whoever connects first.
     ///
+    /// Whoever connects and is no such end is named on standard error and passed over.
+    ///
     /// # Errors
-    /// What went wrong on the connection, or why this end can not take part.
-    fn serve(&self, listener: &TcpListener) -> Result<(), String>;
+    /// What went wrong on the connection, or why this end can not take part, before anybody is waited for.
+    fn serve(&self, listener: &TcpListener) -> Result<(), Stopped>;
+    /// Why this could not be end b of a run in two processes.
+    ///
+    /// # Errors
+    /// As [`serve`](Self::serve), at once.
+    fn can_serve(&self) -> Result<(), Stopped>;
 }
 
 impl<F: Fixture> DynFixture for F {
@@ -58,8 +79,11 @@ impl<F: Fixture> DynFixture for F {
     fn differential(&self, cases: u32, seed: u64) -> Outcome {
         differential::run(self, cases, seed)
     }
-    fn serve(&self, listener: &TcpListener) -> Result<(), String> {
-        peer::serve(self, listener)
+    fn serve(&self, listener: &TcpListener) -> Result<(), Stopped> {
+        peer::serve(self, listener, |note| eprintln!("conformance: {note}"))
+    }
+    fn can_serve(&self) -> Result<(), Stopped> {
+        self.end(Side::B).map(drop).map_err(|e| Stopped::of(&e, ""))
     }
 }
 
@@ -97,14 +121,14 @@ struct Cli {
     /// Longest single wait, seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     deadline: u64,
-    /// Lists the cases with their groups, and runs none.
+    /// Lists the cases with their groups, and runs none; with --json, as a JSON list.
     #[arg(long)]
     list: bool,
-    /// Is end b of a run in two processes: waits on ADDR for one run with `--to`.
-    #[arg(long, value_name = "ADDR", conflicts_with_all = ["to", "case", "json", "junit"])]
+    /// Is end b of a run in two processes: waits there for one run with `--to`.
+    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["to", "case", "json", "junit"])]
     listen: Option<String>,
-    /// Is end a of a run in two processes: end b listens on ADDR.
-    #[arg(long, value_name = "ADDR")]
+    /// Is end a of a run in two processes: end b listens there.
+    #[arg(long, value_name = "HOST:PORT")]
     to: Option<String>,
 }
 
@@ -114,45 +138,26 @@ enum Dispatch {
     Dyn,
 }
 
-/// What help ends with, for a program of that name.
-fn examples(program: &str) -> String {
-    format!(
-        "\
-Examples:
-  {program} --provider mock                   in this process: no hardware needed
-  {program} --provider mlx5 --require mlx5    fails where there is no device, rather than skip
-  {program} --case write --json               the cases about writes, as one JSON object
-  {program} --provider verbs --listen 0.0.0.0:7471
-                                            end b, for one run of end a:
-  {program} --provider verbs --to server.example:7471 --junit report.xml
-  {program} --list                            every case and its group
-
-Exit codes:
-    0  every case passed, was skipped, or failed as expected
-    1  a case failed
-    2  wrong usage, or the suite could not be run; why is printed
-  {NOBODY_READS}  nobody reads standard output any more, as after `| head`; nothing is said"
-    )
+/// How a command ends that is not carried out, and why.
+#[derive(Debug)]
+struct Failed {
+    code: u8,
+    why: String,
 }
 
-/// The exit code where standard output has no reader left: what a program ends with that `SIGPIPE` ends.
-const NOBODY_READS: u8 = 141;
-
-/// Why nothing, or not all, was carried out.
-enum Stopped {
-    NobodyReads,
-    Why(String),
+/// What is wrong with the command line.
+fn usage(why: impl Into<String>) -> Failed {
+    Failed { code: 2, why: why.into() }
 }
 
-impl From<String> for Stopped {
-    fn from(why: String) -> Self {
-        Self::Why(why)
+impl From<Stopped> for Failed {
+    fn from(stopped: Stopped) -> Self {
+        Self { code: stopped.kind.code(), why: stopped.why }
     }
 }
 
 /// Runs the command line `args`, its first being the program's name, on `fixtures`. Exit code 0: all
-/// passed, skipped or failed as expected; 1: a case failed; 2: the command could not be carried out; 141: nobody
-/// reads standard output any more, of which nothing is said.
+/// passed, skipped or failed as expected; 1: a case failed; 2: wrong usage; the others are in its `--help`.
 pub fn run(args: impl IntoIterator<Item = String>, fixtures: &[&dyn DynFixture]) -> ExitCode {
     let done = match parse(args.into_iter().collect()) {
         Ok(cli) => carry_out(&cli, fixtures),
@@ -164,12 +169,11 @@ pub fn run(args: impl IntoIterator<Item = String>, fixtures: &[&dyn DynFixture])
         Err(e) => print(&e.render().to_string()).map(|()| 0),
     };
     match done {
-        Ok(0) => ExitCode::SUCCESS,
-        Ok(_) => ExitCode::FAILURE,
-        Err(Stopped::NobodyReads) => ExitCode::from(NOBODY_READS),
-        Err(Stopped::Why(why)) => {
+        Ok(code) => ExitCode::from(code),
+        Err(Failed { code: NOBODY_READS, .. }) => ExitCode::from(NOBODY_READS),
+        Err(Failed { code, why }) => {
             eprintln!("conformance: {why}");
-            ExitCode::from(2)
+            ExitCode::from(code)
         }
     }
 }
@@ -177,41 +181,76 @@ pub fn run(args: impl IntoIterator<Item = String>, fixtures: &[&dyn DynFixture])
 fn parse(args: Vec<String>) -> Result<Cli, clap::Error> {
     let program = args.first().and_then(|path| Path::new(path).file_name());
     let program = program.unwrap_or("conformance".as_ref()).to_string_lossy();
-    let mut command = Cli::command().after_long_help(examples(&program));
+    let mut command = Cli::command().after_long_help(help::after(&program));
     let mut matches = command.try_get_matches_from_mut(args)?;
     Cli::from_arg_matches_mut(&mut matches).map_err(|e| e.format(&mut command))
 }
 
-/// The number of failed cases.
-fn carry_out(cli: &Cli, fixtures: &[&dyn DynFixture]) -> Result<usize, Stopped> {
+/// The exit code.
+fn carry_out(cli: &Cli, fixtures: &[&dyn DynFixture]) -> Result<u8, Failed> {
     if cli.list {
-        let lines = harness::list().into_iter().map(|(name, group)| format!("{group:<14} {name}\n"));
-        return print(&lines.collect::<String>()).map(|()| 0);
+        return print(&list(cli.json)).map(|()| 0);
     }
     let chosen = chosen(cli, fixtures)?;
     if let Some(address) = &cli.listen {
-        listen(address, &chosen)?;
-        return Ok(0);
+        return listen(address, &chosen).map(|()| 0);
     }
     let options = options(cli)?;
     if let Some(none) = cli.case.iter().find(|filter| !names_a_case(filter)) {
-        return Err(format!("no case has {none} in its name, and no group is called so; see --list").into());
+        let why = format!("no case has {none} in its name, and no group is called so; see --list");
+        return Err(usage(why));
     }
+    check_expectations(&options.expectations, fixtures)?;
+    cli.junit.as_deref().map_or(Ok(()), whole::check)?;
     let mut report = Report::default();
     for fixture in one_of_each(cli, &chosen) {
         let mut one = fixture.run(&options);
-        if cli.differential > 0 {
+        if cli.differential > 0 && one.providers.iter().all(|p| p.stopped.is_none()) {
             let (at, outcome) = (Instant::now(), fixture.differential(cli.differential, cli.seed));
-            one.add("generated_programs_agree_with_the_model", "differential", outcome, at.elapsed());
+            one.add(GENERATED, "differential", outcome, at.elapsed());
         }
         report.merge(one);
     }
     deliver(cli, &report)?;
-    Ok(report.failed())
+    Ok(code_of(&report))
+}
+
+/// 0; 1 where a case failed; else that of what kept cases from being run.
+fn code_of(report: &Report) -> u8 {
+    let stopped = report.providers.iter().find_map(|p| p.stopped.as_ref());
+    let stops = report.providers.iter().filter(|p| p.stopped.is_some()).count();
+    match stopped {
+        _ if report.failed() > stops => 1,
+        Some(stopped) => stopped.kind.code(),
+        None => 0,
+    }
+}
+
+fn list(json: bool) -> String {
+    let all = harness::list().into_iter();
+    if json {
+        let all: Vec<_> = all.map(|(name, group)| json!({ "name": name, "group": group })).collect();
+        return format!("{}\n", json!(all));
+    }
+    all.map(|(name, group)| format!("{group:<14} {name}\n")).collect()
+}
+
+/// An expectation of what does not exist would never be found to be out of date.
+fn check_expectations(known: &[Expectation], fixtures: &[&dyn DynFixture]) -> Result<(), Failed> {
+    for e in known {
+        if !fixtures.iter().any(|f| f.provider() == e.provider) {
+            return Err(usage(format!("--expect: there is no provider {}", e.provider)));
+        }
+        let one = |case: &str| e.matches(&e.provider, &e.device, case);
+        if !harness::list().iter().any(|(case, _)| one(case)) && !one(GENERATED) {
+            return Err(usage(format!("--expect: there is no case {}; see --list", e.case)));
+        }
+    }
+    Ok(())
 }
 
 /// The fixtures that the command line names. A name that nobody has is an error, not an empty run.
-fn chosen<'f>(cli: &Cli, fixtures: &[&'f dyn DynFixture]) -> Result<Vec<&'f dyn DynFixture>, String> {
+fn chosen<'f>(cli: &Cli, fixtures: &[&'f dyn DynFixture]) -> Result<Vec<&'f dyn DynFixture>, Failed> {
     let known = || {
         let mut names: Vec<_> = fixtures.iter().map(|f| f.provider()).collect();
         names.dedup();
@@ -219,7 +258,7 @@ fn chosen<'f>(cli: &Cli, fixtures: &[&'f dyn DynFixture]) -> Result<Vec<&'f dyn 
     };
     for name in cli.provider.iter().chain(&cli.require) {
         if !fixtures.iter().any(|f| f.provider() == name) {
-            return Err(format!("no provider {name}; there are: {}", known()));
+            return Err(usage(format!("no provider {name}; there are: {}", known())));
         }
     }
     let wanted = |f: &&&dyn DynFixture| {
@@ -228,7 +267,10 @@ fn chosen<'f>(cli: &Cli, fixtures: &[&'f dyn DynFixture]) -> Result<Vec<&'f dyn 
         named && cli.dispatch.is_none_or(|d| d == how)
     };
     let chosen: Vec<_> = fixtures.iter().filter(wanted).copied().collect();
-    if chosen.is_empty() { Err(format!("nothing to run; there are: {}", known())) } else { Ok(chosen) }
+    if chosen.is_empty() {
+        return Err(usage(format!("nothing to run; there are: {}", known())));
+    }
+    Ok(chosen)
 }
 
 /// In two processes there is one end b, so one fixture runs.
@@ -236,7 +278,7 @@ fn one_of_each<'f, 'c>(cli: &Cli, chosen: &'c [&'f dyn DynFixture]) -> &'c [&'f 
     if cli.to.is_some() { &chosen[..1] } else { chosen }
 }
 
-fn options(cli: &Cli) -> Result<Options, String> {
+fn options(cli: &Cli) -> Result<Options, Failed> {
     let mut options = Options {
         filter: cli.case.clone(),
         require: cli.require.clone(),
@@ -246,34 +288,49 @@ fn options(cli: &Cli) -> Result<Options, String> {
         ..Options::default()
     };
     if let Some(path) = &cli.expect {
-        let text = fs::read_to_string(path).map_err(|e| format!("read {}: {e}", path.display()))?;
-        options.expectations = serde_json::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))?;
+        let wrong = |e: &dyn std::fmt::Display| usage(format!("--expect {}: {e}", path.display()));
+        let text = fs::read_to_string(path).map_err(|e| wrong(&e))?;
+        options.expectations = serde_json::from_str(&text).map_err(|e| wrong(&e))?;
     }
     Ok(options)
 }
 
-fn listen(address: &str, chosen: &[&dyn DynFixture]) -> Result<(), String> {
-    let Some(fixture) = chosen.first() else { return Err("nothing to serve".into()) };
-    let listener = TcpListener::bind(address).map_err(|e| format!("listen on {address}: {e}"))?;
-    let bound = listener.local_addr().map_err(|e| format!("listen on {address}: {e}"))?;
+fn listen(address: &str, chosen: &[&dyn DynFixture]) -> Result<(), Failed> {
+    let Some(fixture) = chosen.first() else { return Err(usage("nothing to serve")) };
+    let failed = |e: io::Error| {
+        let kind = if e.kind() == io::ErrorKind::InvalidInput { NoAddress } else { Unreachable };
+        Failed::from(kind.because(format!("listen on {address}: {e}")))
+    };
+    let listener = TcpListener::bind(address).map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    fixture.can_serve()?;
     eprintln!("{}: end b waits on {bound}", fixture.provider());
-    fixture.serve(&listener)
+    Ok(fixture.serve(&listener)?)
 }
 
-fn deliver(cli: &Cli, report: &Report) -> Result<(), Stopped> {
+fn deliver(cli: &Cli, report: &Report) -> Result<(), Failed> {
     if let Some(path) = &cli.junit {
-        fs::write(path, report.to_junit()).map_err(|e| format!("write {}: {e}", path.display()))?;
+        whole::write(path, &report.to_junit())?;
     }
-    print(&if cli.json { report.to_json() + "\n" } else { report.to_string() })
+    let nothing_ran = report.providers.iter().all(|p| p.stopped.is_some());
+    if cli.json || nothing_ran {
+        let mut reasons: Vec<_> = report.providers.iter().filter_map(|p| p.stopped.as_ref()).collect();
+        reasons.dedup();
+        reasons.into_iter().for_each(|why| eprintln!("conformance: {why}"));
+    }
+    match cli.json {
+        true => print(&(report.to_json() + "\n")),
+        false if nothing_ran => Ok(()),
+        false => print(&report.to_string()),
+    }
 }
 
-fn print(text: &str) -> Result<(), Stopped> {
+fn print(text: &str) -> Result<(), Failed> {
     let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Err(Stopped::NobodyReads),
-        Err(e) => Err(format!("standard output: {e}").into()),
-        Ok(()) => Ok(()),
-    }
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|e| Failed {
+        code: if e.kind() == io::ErrorKind::BrokenPipe { NOBODY_READS } else { 1 },
+        why: format!("standard output: {e}"),
+    })
 }
 
 fn names_a_case(filter: &str) -> bool {

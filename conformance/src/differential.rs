@@ -40,7 +40,7 @@ pub fn run<F: Fixture + ?Sized>(fixture: &F, cases: u32, seed: u64) -> Outcome {
     let caps = match fixture.pair() {
         Ok(pair) => pair.a.caps(),
         Err(Unavailable::Skip(why)) => return Outcome::Skipped(format!("no device: {why}")),
-        Err(Unavailable::Fail(why)) => return Outcome::Failed(why),
+        Err(Unavailable::Fail(why) | Unavailable::OneProcess(why)) => return Outcome::Failed(why),
     };
     if !caps.write.present() || !caps.read.present() {
         return Outcome::Skipped("needs capabilities write and read".into());

@@ -139,13 +139,15 @@ pub enum Unavailable {
     Skip(String),
     /// There is a device and it does not work: every case fails.
     Fail(String),
+    /// Both ends are always in one process: a run in two is refused.
+    OneProcess(String),
 }
 
 impl Unavailable {
     /// The reason.
     pub fn reason(&self) -> &str {
         match self {
-            Self::Skip(why) | Self::Fail(why) => why,
+            Self::Skip(why) | Self::Fail(why) | Self::OneProcess(why) => why,
         }
     }
 }
@@ -303,9 +305,11 @@ impl<P: Provider, D: IbvDomainImpl> Fixture for Devices<P, D> {
         let second = match devices.next() {
             Some(second) if self.names.is_some() || !a.caps().loopback => second,
             None if !a.caps().loopback => {
-                let why =
-                    format!("{} has no loopback, and there is no second device; use two hosts", first.name);
-                return Err(Unavailable::Skip(why));
+                return Err(Unavailable::Skip(format!(
+                    "{} has no loopback, and there is no second device to be end b: run the ends on two hosts, with \
+                     --listen there and --to here, or give a software adapter a second one (softnic --count 2)",
+                    first.name
+                )));
             }
             _ => first,
         };

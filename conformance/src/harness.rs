@@ -9,6 +9,7 @@ use crate::{
     fixture::{End, Fixture, Pair, Side, Unavailable},
     peer::{Agent, Peer, PeerEnd, TcpPeer},
     report::{CaseReport, Outcome, ProviderReport, Report},
+    stopped::Stopped,
     transfer::common,
     wait::Waiter,
 };
@@ -83,29 +84,50 @@ pub fn run<F: Fixture + ?Sized>(fixture: &F, options: &Options) -> Report {
     let begun = Instant::now();
     // A provider that panics here panics in every case, where it is caught and reported.
     let mut report = catch_unwind(AssertUnwindSafe(|| header(fixture))).unwrap_or_else(|_| unopened(fixture));
-    let mut remote = options.peer.as_ref().map(|address| TcpPeer::connect(fixture, address));
-    if let Some(Ok(peer)) = &remote {
-        report.peer_versions = Some(peer.versions.clone());
-    }
+    let mut remote = match ready(fixture, options) {
+        Ok(remote) => remote,
+        Err(why) => {
+            report.stopped = Some(why);
+            report.count();
+            return Report { providers: vec![report] };
+        }
+    };
+    report.peer_versions = remote.as_ref().map(|peer| peer.versions.clone());
     for case in cases::all::<F::Domain>().into_iter().filter(|c| options.wants(c.name, c.group)) {
         show(options, &report, case.name);
         let at = Instant::now();
         let options = &options.patient_with(fixture.provider(), &report.device, case.name);
         let found = match &mut remote {
             None => in_one_process(fixture, &case, options),
-            Some(Ok(peer)) => in_two_processes(fixture, &case, options, peer),
-            Some(Err(why)) => Outcome::Failed(why.clone()),
+            Some(peer) => in_two_processes(fixture, &case, options, peer),
         };
         let outcome = weigh(found, fixture.provider(), &report.device, case.name, &options.expectations);
         report.cases.push(CaseReport::new(case.name, case.group, outcome, at.elapsed().as_secs_f64()));
     }
-    if let Some(Ok(peer)) = remote {
+    if let Some(peer) = remote {
         let _ = peer.bye();
     }
     show(options, &report, "");
     report.seconds = begun.elapsed().as_secs_f64();
     report.count();
     Report { providers: vec![report] }
+}
+
+/// Whether there is anything to run cases on: what would fail each of them alike is said once.
+fn ready<F: Fixture + ?Sized>(fixture: &F, options: &Options) -> Result<Option<TcpPeer>, Stopped> {
+    if let Some(address) = &options.peer {
+        return TcpPeer::connect(fixture, address).map(Some);
+    }
+    // A provider that panics here panics in every case, where it is caught and reported.
+    match catch_unwind(AssertUnwindSafe(|| fixture.pair().map(drop))) {
+        Ok(Err(Unavailable::Skip(_))) if !options.requires(fixture.provider()) => Ok(None),
+        Ok(Err(e @ Unavailable::Skip(_))) => {
+            let whose = format!("{} is required and has no device: ", fixture.provider());
+            Err(Stopped::of(&e, &whose))
+        }
+        Ok(Err(e)) => Err(Stopped::of(&e, "")),
+        Ok(Ok(())) | Err(_) => Ok(None),
+    }
 }
 
 /// Runs one case of [`suite!`](crate::suite) and panics if it failed. A skip prints its reason; where
@@ -163,7 +185,7 @@ fn weigh(found: Outcome, provider: &str, device: &str, case: &str, known: &[Expe
 
 fn unavailable<F: Fixture + ?Sized>(fixture: &F, e: &Unavailable, options: &Options) -> Outcome {
     match e {
-        Unavailable::Fail(why) => Outcome::Failed(why.clone()),
+        Unavailable::Fail(why) | Unavailable::OneProcess(why) => Outcome::Failed(why.clone()),
         Unavailable::Skip(why) if options.requires(fixture.provider()) => {
             Outcome::Failed(format!("{} is required and has no device: {why}", fixture.provider()))
         }

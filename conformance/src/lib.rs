@@ -64,6 +64,7 @@ mod mimic;
 mod pattern;
 mod peer;
 mod report;
+mod stopped;
 mod transfer;
 mod wait;
 
@@ -74,6 +75,7 @@ pub use crate::{
     harness::{Options, check, list, run},
     mimic::main,
     report::{CaseReport, Outcome, ProviderReport, Report},
+    stopped::{StopKind, Stopped},
 };
 
 /// The examples of the README compile and hold.

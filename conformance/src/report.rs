@@ -1,6 +1,6 @@
 //! What a run found, as data, as text, as JSON and as JUnit XML. Nothing here runs a case.
 
-use crate::fixture::Versions;
+use crate::{fixture::Versions, stopped::Stopped};
 use serde::{Serialize, Serializer};
 use std::{fmt, time::Duration};
 
@@ -89,6 +89,9 @@ pub struct ProviderReport {
     /// The same at end b, where that was another process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer_versions: Option<Versions>,
+    /// Why no case was run, where nothing could be; it counts as one failure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stopped: Option<Stopped>,
     /// Cases that passed.
     pub passed: usize,
     /// Cases that failed, unexpected passes included.
@@ -133,6 +136,7 @@ impl ProviderReport {
             schedule,
             versions,
             peer_versions: None,
+            stopped: None,
             passed: 0,
             failed: 0,
             skipped: 0,
@@ -146,7 +150,18 @@ impl ProviderReport {
         let of = |word: &str| self.cases.iter().filter(|c| c.outcome.word() == word).count();
         let (passed, skipped, expected) = (of("passed"), of("skipped"), of("expected_failure"));
         (self.passed, self.skipped, self.expected_failures) = (passed, skipped, expected);
-        self.failed = self.cases.iter().filter(|c| c.outcome.is_failure()).count();
+        let stopped = usize::from(self.stopped.is_some());
+        self.failed = stopped + self.cases.iter().filter(|c| c.outcome.is_failure()).count();
+    }
+
+    /// The one reason for which every case was skipped.
+    fn nothing_but(&self) -> Option<&str> {
+        let mut reasons = self.cases.iter().map(|c| match &c.outcome {
+            Outcome::Skipped(why) => Some(why.as_str()),
+            _ => None,
+        });
+        let first = reasons.next().flatten()?;
+        (self.cases.len() > 1 && reasons.all(|why| why == Some(first))).then_some(first)
     }
 
     /// The fixture in words.
@@ -205,6 +220,14 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for p in &self.providers {
             writeln!(f, "{}", p.title())?;
+            if let Some(why) = &p.stopped {
+                writeln!(f, "  not run: {why}\n")?;
+                continue;
+            }
+            if let Some(why) = p.nothing_but() {
+                writeln!(f, "  skipped, all {} cases: {why}\n", p.cases.len())?;
+                continue;
+            }
             for (group, passed, total) in groups(p) {
                 writeln!(f, "  {group:<14} {passed:>3} of {total:>3} passed")?;
             }

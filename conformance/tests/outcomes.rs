@@ -3,10 +3,12 @@
 
 mod common;
 use common::{Absent, Break, Broken, Dead, Panics};
-use conformance::{Expectation, Options, Outcome, Report, differential, fixtures::mock::Mock, run};
+use conformance::{
+    Devices, Expectation, Options, Outcome, Report, StopKind, cli, differential, fixtures::mock::Mock, run,
+};
 use ibv_core::{Support, WcStatus};
-use provider_mock::{Schedule, Verb};
-use std::time::Duration;
+use provider_mock::{Fabric, FabricConfig, MockProvider, Schedule, Verb};
+use std::{process::ExitCode, time::Duration};
 
 fn options(filter: &[&str]) -> Options {
     let mut options = Options::default();
@@ -77,6 +79,28 @@ fn a_missing_device_skips_and_a_required_one_fails() {
     let report = run(&Absent, &required);
     assert_eq!((report.passed(), report.skipped()), (0, 0));
     assert!(report.to_string().contains("absent is required and has no device: libabsent.so.1"), "{report}");
+}
+
+#[test]
+fn one_device_that_does_not_reach_itself_is_said_once() {
+    let alone = || {
+        let config = FabricConfig { devices: 1, loopback: false, ..FabricConfig::default() };
+        Devices::of(MockProvider::new(Fabric::new(config)))
+    };
+    let report = run(&alone(), &Options::default());
+    assert_eq!((report.failed(), report.providers[0].skipped), (0, conformance::list().len()));
+    assert_eq!(report.to_string().matches("no loopback").count(), 1, "{report}");
+    let mut required = Options::default();
+    required.require = vec!["mock".into()];
+    let report = run(&alone(), &required);
+    assert_eq!((report.failed(), report.providers[0].cases.len()), (1, 0), "{report}");
+    let stopped = report.providers[0].stopped.as_ref().unwrap();
+    assert_eq!(stopped.kind, StopKind::NoDevice);
+    for way_out in ["--listen", "--to", "--count 2"] {
+        assert!(stopped.to_string().contains(way_out), "{stopped}");
+    }
+    let args = ["conformance", "--require", "mock", "--json"].map(str::to_owned);
+    assert_eq!(cli::run(args, &[&alone()]), ExitCode::from(3));
 }
 
 #[test]

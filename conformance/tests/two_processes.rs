@@ -1,7 +1,7 @@
 //! The cases across a connection: end b behind TCP, here in another thread because the mock's fabric lives
 //! in one process. What peers say is untrusted.
 
-use conformance::{DynFixture, Options, Report, cli, fixtures::mock::Mock, run};
+use conformance::{DynFixture, Options, Report, StopKind, cli, fixtures::mock::Mock, run};
 use ibv_core::IbvDomainImpl;
 use provider_mock::{Drive, Fabric, FabricConfig, Schedule};
 use std::{
@@ -57,29 +57,36 @@ fn erased_and_unordered_ends_run_across_too() {
 
 #[test]
 fn the_mock_refuses_two_processes_and_says_why() {
-    let (near, far) = (Mock::new(Schedule::InOrder), Mock::new(Schedule::InOrder));
+    let mock = Mock::new(Schedule::InOrder);
+    // Nobody listens there and nobody comes: it is refused before.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut options = Options::default();
-    options.peer = Some(listener.local_addr().unwrap().to_string());
-    let serving = thread::spawn(move || far.serve(&listener));
-    let report = run(&near, &options);
-    let text = report.to_string();
-    assert!(report.passed() == 0 && text.contains("fabric lives in one process"), "{text}");
-    assert!(serving.join().unwrap().unwrap_err().contains("fabric lives in one process"));
+    options.peer = Some("127.0.0.1:1".into());
+    let report = run(&mock, &options);
+    let served = mock.serve(&listener).unwrap_err();
+    for stopped in [report.providers[0].stopped.clone().unwrap(), served, mock.can_serve().unwrap_err()] {
+        assert_eq!(stopped.kind, StopKind::OneProcess);
+        assert!(stopped.to_string().contains("mock can not join two processes"), "{stopped}");
+    }
+    assert_eq!((report.passed(), report.failed(), report.skipped()), (0, 1, 0), "{report}");
 }
 
-/// What end b says to a peer that sends `bytes`.
-fn greeted_with(bytes: &[u8]) -> String {
+#[test]
+fn nobody_at_the_address_is_said_once() {
     let fabric = fabric(Schedule::InOrder);
-    let far = Mock::new(Schedule::InOrder).on(fabric);
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let serving = thread::spawn(move || far.serve(&listener));
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.write_all(bytes).unwrap();
-    stream.shutdown(std::net::Shutdown::Write).unwrap();
-    let _ = stream.read_to_end(&mut Vec::new());
-    serving.join().unwrap().unwrap_err()
+    for (address, kind) in [
+        ("127.0.0.1:1", StopKind::Unreachable),
+        ("127.0.0.1", StopKind::NoAddress),
+        ("127.0.0.1:http", StopKind::NoAddress),
+    ] {
+        let mut options = Options::default();
+        options.peer = Some(address.into());
+        let report = run(&Mock::new(Schedule::InOrder).on(fabric.clone()), &options);
+        assert_eq!(report.providers[0].stopped.as_ref().map(|s| s.kind), Some(kind), "{report}");
+        assert_eq!((report.failed(), report.providers[0].cases.len()), (1, 0), "{report}");
+        assert_eq!(report.to_string().matches(address).count(), 1, "{report}");
+        assert!(report.to_junit().contains("<failure"), "{}", report.to_junit());
+    }
 }
 
 fn frame(text: &str) -> Vec<u8> {
@@ -94,20 +101,72 @@ fn greeting(version: u32, provider: &str) -> Vec<u8> {
 }
 
 #[test]
-fn peers_that_speak_otherwise_are_turned_away() {
-    for (bytes, why) in [
-        (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "announced a frame of"),
-        (frame("{}"), "sent what is no frame"),
-        (frame("\u{0}\u{1}"), "sent what is no frame"),
-        (u32::MAX.to_be_bytes().to_vec(), "at most 1048576 are taken"),
-        (vec![0, 0], "hung up"),
-        (Vec::new(), "hung up"),
-        (greeting(99, "mock"), "protocol version 99 at the other end, 1 here"),
-        (greeting(1, "other"), "provider other at the other end, mock here"),
-        (greeting(1, "mock"), "hung up"),
+fn strangers_and_other_releases_are_passed_over() {
+    let fabric = fabric(Schedule::InOrder);
+    let far = Mock::new(Schedule::InOrder).on(fabric.clone());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let serving = thread::spawn(move || far.serve(&listener));
+    for bytes in [
+        b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+        frame("{}"),
+        frame("\u{0}\u{1}"),
+        u32::MAX.to_be_bytes().to_vec(),
+        vec![0, 0],
+        Vec::new(),
+        greeting(99, "mock"),
+        greeting(1, "other"),
     ] {
-        let said = greeted_with(&bytes);
-        assert!(said.contains(why), "{said} does not say {why}");
+        let mut stream = TcpStream::connect(address).unwrap();
+        // By now it may have been passed over.
+        let _ = stream.write_all(&bytes).and_then(|()| stream.shutdown(std::net::Shutdown::Write));
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+    let mut options = Options::default();
+    (options.peer, options.filter) = (Some(address.to_string()), vec!["put_writes_exactly".into()]);
+    let report = run(&Mock::new(Schedule::InOrder).on(fabric), &options);
+    assert_eq!((report.passed(), report.failed()), (1, 0), "{report}");
+    serving.join().unwrap().unwrap();
+}
+
+#[test]
+fn an_end_that_leaves_ends_the_run() {
+    let far = Mock::new(Schedule::InOrder).on(fabric(Schedule::InOrder));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    stream.write_all(&greeting(1, "mock")).unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let stopped = far.serve(&listener).unwrap_err();
+    assert_eq!((stopped.kind, stopped.why.as_str()), (StopKind::Vanished, "the other end hung up"));
+}
+
+/// What end a makes of whoever listens there and answers with `bytes`.
+fn met_by(bytes: &[u8]) -> StopKind {
+    let near = Mock::new(Schedule::InOrder).on(fabric(Schedule::InOrder));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut options = Options::default();
+    options.peer = Some(listener.local_addr().unwrap().to_string());
+    thread::scope(|s| {
+        s.spawn(|| {
+            let mut stream = listener.accept().unwrap().0;
+            // End a may have heard enough.
+            let _ = stream.write_all(bytes).and_then(|()| stream.shutdown(std::net::Shutdown::Write));
+            let _ = stream.read_to_end(&mut Vec::new());
+        });
+        run(&near, &options).providers[0].stopped.as_ref().unwrap().kind
+    })
+}
+
+#[test]
+fn listeners_that_speak_otherwise_have_their_kinds() {
+    for (bytes, kind) in [
+        (b"SSH-2.0-OpenSSH".to_vec(), StopKind::Stranger),
+        (frame("{}"), StopKind::Stranger),
+        (greeting(99, "mock"), StopKind::Version),
+        (greeting(1, "other"), StopKind::Differs),
+        (Vec::new(), StopKind::Vanished),
+    ] {
+        assert_eq!(met_by(&bytes), kind, "{}", String::from_utf8_lossy(&bytes));
     }
 }
 
@@ -182,5 +241,33 @@ fn the_command_line_knows_what_it_can_not_do() {
     }
     assert_eq!(code(&["--provider", "mock", "--case", "put_writes_exactly", "--json"]), ExitCode::SUCCESS);
     assert_eq!(code(&["--case", "put_writes_exactly", "--differential", "3"]), ExitCode::SUCCESS);
-    assert_eq!(code(&["--case", "put_writes_exactly", "--to", "127.0.0.1:1"]), ExitCode::FAILURE);
+    // The mock can not be in two processes, which comes before whether anybody is there.
+    for (args, refused) in [
+        (&["--case", "put_writes_exactly", "--to", "127.0.0.1:1"][..], 30),
+        (&["--listen", "127.0.0.1:0"], 30),
+        (&["--listen", "192.0.2.1:7471"], 20),
+        (&["--to", "127.0.0.1"], 2),
+        (&["--list", "--json"], 0),
+    ] {
+        assert_eq!(code(args), ExitCode::from(refused), "{args:?}");
+    }
+}
+
+#[test]
+fn an_expectation_of_what_is_not_there_is_an_error() {
+    let mock = Mock::new(Schedule::InOrder);
+    let file = std::env::temp_dir().join(format!("expectations-{}.json", std::process::id()));
+    for (provider, case, code) in [
+        ("nobody", "put_writes_exactly_the_bytes_named", 2),
+        ("mock", "no_such_case", 2),
+        ("mock", "no_such_*", 2),
+        ("mock", "compare_swap_*", 0),
+        ("mock", "generated_programs_agree_with_the_model", 0),
+    ] {
+        let known = format!(r#"[{{"provider": "{provider}", "case": "{case}", "reason": "r"}}]"#);
+        std::fs::write(&file, known).unwrap();
+        let args = ["conformance", "--case", "put_writes_exactly", "--expect", file.to_str().unwrap()];
+        assert_eq!(cli::run(args.map(str::to_owned), &[&mock]), ExitCode::from(code), "{provider} {case}");
+    }
+    std::fs::remove_file(file).unwrap();
 }

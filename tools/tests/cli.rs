@@ -6,6 +6,7 @@ use std::{
     fs::{self, File, Permissions},
     os::unix::{fs::PermissionsExt, process::CommandExt},
     path::Path,
+    process::Stdio,
 };
 
 fn ibv() -> Command {
@@ -334,7 +335,8 @@ fn conformance_passes_arguments_on_and_prints_json_alone() {
     assert_eq!(providers.len(), 4, "two dispatches on two schedules");
     assert!(providers.iter().all(|p| p["failed"] == 0 && p["passed"].as_u64() > Some(0)), "{report}");
     let help = ibv().args(["conformance", "--help"]).output().unwrap();
-    assert!(String::from_utf8(help.stdout).unwrap().contains("--junit"));
+    let help = String::from_utf8(help.stdout).unwrap();
+    assert!(["--junit", "Examples:", "Exit codes:"].iter().all(|part| help.contains(part)), "{help}");
     let unknown = ibv().args(["conformance", "--provider", "nosuch"]).output().unwrap();
     assert_eq!(unknown.status.code(), Some(2));
 }
@@ -353,5 +355,30 @@ fn a_suite_of_no_case_or_with_nowhere_to_report_is_no_success() {
     let full = File::options().write(true).open("/dev/full").unwrap();
     let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin("ibv"));
     command.args(["conformance", "--provider", "mock", "--case", "put_of_no_bytes", "--json"]);
-    assert_eq!(command.stdout(full).status().unwrap().code(), Some(2));
+    assert_eq!(command.stdout(full).status().unwrap().code(), Some(1));
+    suite(&["--case", "put_of_no_bytes", "--junit", "/dev/full"]).assert().code(53);
+    let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin("ibv"));
+    let mut listing =
+        command.args(["conformance", "--list", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
+    drop(listing.stdout.take());
+    assert_eq!(listing.wait().unwrap().code(), Some(141));
+}
+
+#[test]
+fn what_keeps_the_suite_from_running_is_said_once() {
+    let suite =
+        |args: &[&str]| ibv().args(["conformance", "--provider", "mock"]).args(args).output().unwrap();
+    for (args, code) in [
+        (&["--listen", "127.0.0.1:0"][..], 30),
+        (&["--to", "127.0.0.1:1"], 30),
+        (&["--to", "127.0.0.1"], 2),
+        (&["--listen", "192.0.2.1:7471"], 20),
+    ] {
+        let out = suite(args);
+        let said = String::from_utf8(out.stderr).unwrap();
+        assert_eq!((out.status.code(), said.lines().count(), out.stdout.len()), (Some(code), 1, 0), "{said}");
+    }
+    let listed = suite(&["--list", "--json"]);
+    let cases: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
+    assert!(cases.as_array().unwrap().iter().all(|c| c["name"].is_string() && c["group"].is_string()));
 }

@@ -5,15 +5,18 @@ use super::{
     Agent, Peer,
     wire::{Command, Limits, Reply},
 };
-use crate::fixture::{End, Fixture, Progress, Side, Versions};
+use crate::{
+    fixture::{End, Fixture, Progress, Side, Versions},
+    stopped::{StopKind, Stopped},
+};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
     io::{
         self,
-        ErrorKind::{TimedOut, WouldBlock},
+        ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, TimedOut, WouldBlock},
         Read, Write,
     },
-    net::{TcpListener, TcpStream},
+    net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -23,6 +26,8 @@ const VERSION: u32 = 1;
 const MAGIC: &str = "ibv-conformance";
 /// How long an end waits for the other's next word. A case's own deadline is shorter.
 const SILENCE: Duration = Duration::from_secs(120);
+/// How long whoever connects has to say who it is; nobody else is listened to meanwhile.
+const INTRODUCTION: Duration = Duration::from_secs(5);
 
 /// The first frame, both ways.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,32 +41,32 @@ struct Greeting {
 }
 
 impl Greeting {
-    fn of<F: Fixture + ?Sized>(fixture: &F, side: Side) -> Self {
-        let (refusal, versions) = match fixture.end(side) {
-            Ok(end) => (None, fixture.versions().complete(end.domain.device_info())),
-            Err(e) => (Some(e.reason().to_owned()), fixture.versions()),
-        };
-        Self { magic: MAGIC.into(), version: VERSION, provider: fixture.provider().into(), versions, refusal }
+    /// What this end says, if it can take part.
+    fn of<F: Fixture + ?Sized>(fixture: &F, side: Side) -> Result<Self, Stopped> {
+        let end = fixture.end(side).map_err(|e| Stopped::of(&e, ""))?;
+        let versions = fixture.versions().complete(end.domain.device_info());
+        let (magic, provider) = (MAGIC.into(), fixture.provider().into());
+        Ok(Self { magic, version: VERSION, provider, versions, refusal: None })
     }
 
     /// Whether the two can run the suite together.
-    fn check(&self, theirs: &Self) -> Result<(), String> {
+    fn check(&self, theirs: &Self) -> Result<(), Stopped> {
         if theirs.magic != MAGIC {
-            return Err("the other end is no conformance peer".into());
+            return Err(StopKind::Stranger.because("the other end is no conformance peer"));
         }
         if theirs.version != self.version {
             let (a, b) = (self.version, theirs.version);
-            return Err(format!(
-                "protocol version {b} at the other end, {a} here; use the same release on both"
-            ));
+            let why =
+                format!("protocol version {b} at the other end, {a} here; use the same release on both");
+            return Err(StopKind::Version.because(why));
         }
         if theirs.provider != self.provider {
-            return Err(format!("provider {} at the other end, {} here", theirs.provider, self.provider));
+            let why = format!("provider {} at the other end, {} here", theirs.provider, self.provider);
+            return Err(StopKind::Differs.because(why));
         }
-        match (&self.refusal, &theirs.refusal) {
-            (Some(why), _) => Err(format!("this end: {why}")),
-            (_, Some(why)) => Err(format!("the other end: {why}")),
-            _ => Ok(()),
+        match &theirs.refusal {
+            Some(why) => Err(StopKind::Refused.because(format!("the other end: {why}"))),
+            None => Ok(()),
         }
     }
 }
@@ -71,62 +76,68 @@ impl Greeting {
 struct Channel(TcpStream);
 
 impl Channel {
-    fn new(stream: TcpStream) -> Result<Self, String> {
-        stream.set_nodelay(true).map_err(|e| format!("set TCP_NODELAY: {e}"))?;
-        stream.set_write_timeout(Some(SILENCE)).map_err(|e| format!("set the write time limit: {e}"))?;
-        stream
-            .set_read_timeout(Some(Duration::from_millis(2)))
-            .map_err(|e| format!("set the read time limit: {e}"))?;
+    fn new(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nodelay(true)?;
+        stream.set_write_timeout(Some(SILENCE))?;
+        stream.set_read_timeout(Some(Duration::from_millis(2)))?;
         Ok(Self(stream))
     }
 
-    fn send(&mut self, what: &impl Serialize) -> Result<(), String> {
-        let body = serde_json::to_vec(what).map_err(|e| format!("encode a frame: {e}"))?;
+    fn send(&mut self, what: &impl Serialize) -> Result<(), Stopped> {
+        let broken = |why| StopKind::Broken.because(why);
+        let body = serde_json::to_vec(what).map_err(|e| broken(format!("encode a frame: {e}")))?;
         let len = u32::try_from(body.len()).ok().filter(|n| *n as usize <= Limits::FRAME);
-        let len =
-            len.ok_or_else(|| format!("a frame of {} bytes; at most {} go", body.len(), Limits::FRAME))?;
+        let len = len.ok_or_else(|| {
+            broken(format!("a frame of {} bytes; at most {} go", body.len(), Limits::FRAME))
+        })?;
         let mut frame = len.to_be_bytes().to_vec();
         frame.extend(body);
-        self.0.write_all(&frame).map_err(|e| format!("send to the other end: {e}"))
+        let gone = |e| StopKind::Vanished.because(format!("send to the other end: {e}"));
+        self.0.write_all(&frame).map_err(gone)
     }
 
-    fn receive<T: DeserializeOwned>(&mut self, meanwhile: impl Fn()) -> Result<T, String> {
+    /// One frame; `meanwhile` is called while nothing comes, for `patience` at most.
+    fn receive<T: DeserializeOwned>(
+        &mut self,
+        patience: Duration,
+        meanwhile: impl Fn(),
+    ) -> Result<T, Stopped> {
         let mut len = [0; 4];
-        self.fill(&mut len, &meanwhile)?;
+        self.fill(&mut len, patience, &meanwhile)?;
         let len = u32::from_be_bytes(len) as usize;
         if len > Limits::FRAME {
-            return Err(format!(
-                "the other end announced a frame of {len} bytes; at most {} are taken",
-                Limits::FRAME
-            ));
+            let most = Limits::FRAME;
+            let why = format!("the other end announced a frame of {len} bytes; at most {most} are taken");
+            return Err(StopKind::Stranger.because(why));
         }
         let mut body = vec![0; len];
-        self.fill(&mut body, &meanwhile)?;
-        serde_json::from_slice(&body).map_err(|e| format!("the other end sent what is no frame: {e}"))
+        self.fill(&mut body, patience, &meanwhile)?;
+        let other = |e| StopKind::Stranger.because(format!("the other end sent what is no frame: {e}"));
+        serde_json::from_slice(&body).map_err(other)
     }
 
-    /// Reads all of `out`, calling `meanwhile` while nothing comes.
-    fn fill(&mut self, out: &mut [u8], meanwhile: &impl Fn()) -> Result<(), String> {
-        let (mut have, end) = (0, Instant::now() + SILENCE);
+    /// Reads all of `out`.
+    fn fill(&mut self, out: &mut [u8], patience: Duration, meanwhile: &impl Fn()) -> Result<(), Stopped> {
+        let (mut have, end) = (0, Instant::now() + patience);
         while have < out.len() {
             match self.0.read(&mut out[have..]) {
-                Ok(0) => return Err("the other end hung up".into()),
+                Ok(0) => return Err(StopKind::Vanished.because("the other end hung up")),
                 Ok(n) => have += n,
-                Err(e) if matches!(e.kind(), WouldBlock | TimedOut | io::ErrorKind::Interrupted) => {
-                    meanwhile()
+                Err(e) if matches!(e.kind(), WouldBlock | TimedOut | Interrupted) => meanwhile(),
+                Err(e) => {
+                    return Err(StopKind::Vanished.because(format!("receive from the other end: {e}")));
                 }
-                Err(e) => return Err(format!("receive from the other end: {e}")),
             }
             if Instant::now() > end {
-                return Err(format!("the other end said nothing for {SILENCE:?}"));
+                return Err(StopKind::Silent.because(format!("the other end said nothing for {patience:?}")));
             }
         }
         Ok(())
     }
 
-    fn greet(&mut self, ours: &Greeting) -> Result<Greeting, String> {
+    fn greet(&mut self, ours: &Greeting, patience: Duration) -> Result<Greeting, Stopped> {
         self.send(ours)?;
-        let theirs: Greeting = self.receive(|| ())?;
+        let theirs: Greeting = self.receive(patience, || ())?;
         ours.check(&theirs)?;
         Ok(theirs)
     }
@@ -141,10 +152,13 @@ pub(crate) struct TcpPeer {
 }
 
 impl TcpPeer {
-    pub(crate) fn connect<F: Fixture + ?Sized>(fixture: &F, address: &str) -> Result<Self, String> {
-        let stream = TcpStream::connect(address).map_err(|e| format!("connect to {address}: {e}"))?;
-        let mut channel = Channel::new(stream)?;
-        let theirs = channel.greet(&Greeting::of(fixture, Side::A))?;
+    pub(crate) fn connect<F: Fixture + ?Sized>(fixture: &F, address: &str) -> Result<Self, Stopped> {
+        let addresses = resolve(address)?;
+        let ours = Greeting::of(fixture, Side::A)?;
+        let unreachable = |e| StopKind::Unreachable.because(format!("connect to {address}: {e}"));
+        let stream = TcpStream::connect(&addresses[..]).map_err(unreachable)?;
+        let mut channel = Channel::new(stream).map_err(unreachable)?;
+        let theirs = channel.greet(&ours, SILENCE)?;
         Ok(Self { channel, versions: theirs.versions })
     }
 
@@ -157,22 +171,25 @@ impl TcpPeer {
 impl Peer for TcpPeer {
     fn execute(&mut self, command: Command) -> Result<Reply, String> {
         self.channel.send(&command)?;
-        self.channel.receive(|| ())
+        Ok(self.channel.receive(SILENCE, || ())?)
     }
 }
 
 /// End b while it is open, and how it goes on.
 type Serving<D> = Option<(Agent<D>, Arc<dyn Fn() -> Progress + Send + Sync>)>;
 
-/// Serves one run as end b, until the other end says that it is over.
-pub(crate) fn serve<F: Fixture + ?Sized>(fixture: &F, listener: &TcpListener) -> Result<(), String> {
-    let (stream, from) = listener.accept().map_err(|e| format!("accept a connection: {e}"))?;
-    let mut channel = Channel::new(stream)?;
-    channel.greet(&Greeting::of(fixture, Side::B)).map_err(|e| format!("{from}: {e}"))?;
+/// Serves one run as end b, until the other end says that it is over. Whoever comes before it and is no such end is
+/// told to `note`, and passed over.
+pub(crate) fn serve<F: Fixture + ?Sized>(
+    fixture: &F,
+    listener: &TcpListener,
+    note: impl FnMut(String),
+) -> Result<(), Stopped> {
+    let mut channel = meet(&Greeting::of(fixture, Side::B)?, listener, note)?;
     let mut end: Serving<F::Domain> = None;
     loop {
         let progress = end.as_ref().map(|(_, progress)| progress.clone());
-        let command = channel.receive(|| {
+        let command = channel.receive(SILENCE, || {
             let _ = progress.as_ref().map(|go_on| go_on());
         })?;
         let reply = match (&command, &mut end) {
@@ -182,10 +199,40 @@ pub(crate) fn serve<F: Fixture + ?Sized>(fixture: &F, listener: &TcpListener) ->
                 drop(end.take());
                 reopen(fixture, &mut end)
             }
-            (_, Some((agent, _))) => agent.execute(command)?,
+            (_, Some((agent, _))) => agent.execute(command).unwrap_or_else(Reply::Failed),
             (_, None) => Reply::Failed("a command before the end was opened".into()),
         };
         channel.send(&reply)?;
+    }
+}
+
+/// Waits for an end that this one can run the suite with.
+fn meet(ours: &Greeting, listener: &TcpListener, mut note: impl FnMut(String)) -> Result<Channel, Stopped> {
+    loop {
+        let (stream, from) = match listener.accept() {
+            Ok(met) => met,
+            Err(e) if matches!(e.kind(), ConnectionAborted | ConnectionReset | Interrupted) => continue,
+            Err(e) => return Err(StopKind::Broken.because(format!("accept a connection: {e}"))),
+        };
+        let greeted = match Channel::new(stream) {
+            Ok(mut channel) => channel.greet(ours, INTRODUCTION).map(|_| channel),
+            Err(e) => Err(StopKind::Vanished.because(e.to_string())),
+        };
+        match greeted {
+            Ok(channel) => return Ok(channel),
+            Err(why) => note(format!("{from}: {why}; still listening")),
+        }
+    }
+}
+
+/// What `HOST:PORT` stands for.
+fn resolve(address: &str) -> Result<Vec<SocketAddr>, Stopped> {
+    match address.to_socket_addrs() {
+        Ok(addresses) => Ok(addresses.collect()),
+        Err(e) if e.kind() == io::ErrorKind::InvalidInput => {
+            Err(StopKind::NoAddress.because(format!("{address} is no address such as HOST:PORT")))
+        }
+        Err(e) => Err(StopKind::Unreachable.because(format!("find {address}: {e}"))),
     }
 }
 
@@ -197,5 +244,39 @@ fn reopen<F: Fixture + ?Sized>(fixture: &F, end: &mut Serving<F::Domain>) -> Rep
             *end = Some((Agent::new(Arc::new(domain)), progress));
             Reply::Opened(caps)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::mock::Mock;
+    use provider_mock::{Drive, Fabric, FabricConfig, Schedule};
+    use std::{net::Shutdown, thread};
+
+    #[test]
+    fn who_was_passed_over_is_said_once_each() {
+        let fabric = Fabric::new(FabricConfig { drive: Drive::Manual, ..FabricConfig::default() });
+        let far = Mock::new(Schedule::InOrder).on(fabric.clone());
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut notes = Vec::new();
+        thread::scope(|s| {
+            s.spawn(|| {
+                for words in ["GET / HTTP/1.1", ""] {
+                    let mut stranger = TcpStream::connect(address).unwrap();
+                    let _ = stranger.write_all(words.as_bytes());
+                    // By now it may have been passed over.
+                    let _ = stranger.shutdown(Shutdown::Write);
+                    let _ = stranger.read_to_end(&mut Vec::new());
+                }
+                let near = Mock::new(Schedule::InOrder).on(fabric);
+                TcpPeer::connect(&near, &address.to_string()).unwrap().bye().unwrap();
+            });
+            serve(&far, &listener, |note| notes.push(note)).unwrap();
+        });
+        let [web, mute] = &notes[..] else { panic!("{notes:?}") };
+        assert!(web.contains("announced a frame of") && web.ends_with("; still listening"), "{web}");
+        assert!(mute.contains("hung up; still listening"), "{mute}");
     }
 }

@@ -6,7 +6,7 @@ use std::fmt::Write;
 pub(super) fn render(report: &Report) -> String {
     let mut out = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n");
     for p in &report.providers {
-        let (title, n) = (escape(&p.title()), p.cases.len());
+        let (title, n) = (escape(&p.title()), p.cases.len() + usize::from(p.stopped.is_some()));
         let _ = writeln!(
             out,
             "<testsuite name=\"{title}\" tests=\"{n}\" failures=\"{}\" skipped=\"{}\" time=\"{:.3}\">",
@@ -14,6 +14,11 @@ pub(super) fn render(report: &Report) -> String {
             p.skipped + p.expected_failures,
             p.seconds
         );
+        if let Some(why) = &p.stopped {
+            let class = escape(&format!("{}.{}", p.name, p.dispatch));
+            let _ = write!(out, "<testcase classname=\"{class}\" name=\"run\" time=\"0\"");
+            out.push_str(&element(&Outcome::Failed(why.to_string())));
+        }
         for c in &p.cases {
             let class = escape(&format!("{}.{}.{}", p.name, p.dispatch, c.group));
             let _ = write!(
