@@ -26,9 +26,11 @@
 //! # What a result means
 //!
 //! Capabilities choose the cases: a case that needs what [`Caps`](ibv_core::Caps) does not offer is skipped,
-//! and says which end lacks what. Cases never assume an order that `Caps` does not promise, nor that a
+//! and says which end lacks what. Cases about the transport, and not about one operation, need that bytes move:
+//! they put where both ends can, else they get, else they send. Cases never assume an order that `Caps` does not promise, nor that a
 //! completion at the sender makes bytes visible to the peer's processor at once. A device that is not
-//! there skips; `--require NAME`, or `IBV_REQUIRE=NAME` for `suite!`, makes that a failure. Known failures
+//! there skips; `--require NAME`, or `IBV_REQUIRE=NAME` for `suite!`, makes that a failure. What keeps every
+//! case from running is said once: [`Stopped`]. Known failures
 //! are listed as [`Expectation`]s with their reason, and an unexpected pass fails.
 //!
 //! Every wait has a deadline and says what it waited for. A provider's call that never returns can not be
