@@ -139,7 +139,8 @@ fn refuse(errno: c_int) -> *mut c_void {
 ///
 /// As `munmap(2)`.
 pub(crate) unsafe fn unmap(addr: *mut c_void, len: usize) -> c_int {
-    let range = addr as usize..(addr as usize).saturating_add(len);
+    // The marks of places are no addresses: libraries unmap at 0 what they never mapped.
+    let range = (addr as usize).max(PAGE)..(addr as usize).saturating_add(len);
     for page in pages().iter().filter(|p| range.contains(&p.seen.load(Ordering::Acquire))) {
         let alias = page.alias.load(Ordering::Relaxed);
         page.seen.store(FREE, Ordering::Release);
