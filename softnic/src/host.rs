@@ -37,6 +37,8 @@ pub struct Host {
     /// Queue pairs and completion queues of EFA.
     pub efa: efa::Engine,
     pub(crate) contexts: BTreeMap<u32, Context>,
+    /// Those with register pages.
+    registered: BTreeSet<u32>,
     /// Protection domains and the contexts that they belong to.
     pub(crate) domains: Numbered<u32>,
     /// Address handles by their numbers.
@@ -77,6 +79,7 @@ impl Host {
             engine,
             efa,
             contexts: BTreeMap::new(),
+            registered: BTreeSet::new(),
             domains: Numbered::default(),
             addresses: Numbered::default(),
             descriptors: BTreeMap::new(),
@@ -99,6 +102,9 @@ impl Host {
         let fd = context.descriptor()?.into_raw_fd();
         let id = self.next_context;
         self.next_context += 1;
+        if matches!(context.file, DeviceFile::Registers(_)) {
+            self.registered.insert(id);
+        }
         self.contexts.insert(id, context);
         self.descriptors.insert(fd, id);
         crate::log::debug(|| format!("open {} as descriptor {fd}", self.description.devices[device].name));
@@ -135,6 +141,7 @@ impl Host {
         self.engine.shared.regions.remove_context(id);
         self.domains.retain(|context| *context != id);
         self.addresses.retain(|handle| handle.context != id);
+        self.registered.remove(&id);
         self.contexts.remove(&id);
     }
 
@@ -156,7 +163,8 @@ impl Host {
             any |= scan_context(&mut self.engine, *id, context);
             context.flush_channels();
         }
-        any | self.scan_rest()
+        any |= self.efa.scan(&mut self.engine.shared);
+        any | self.engine.shared.fabric.pump(self.engine.shared.now)
     }
 
     /// Looks at the register pages of a context: what was rung before a command is seen before it.
@@ -166,7 +174,7 @@ impl Host {
         }
     }
 
-    /// Looks at a few register pages, in turn, and at the session's sockets.
+    /// Looks at a few register pages and doorbells, in turn, and at the session's sockets.
     pub fn scan_some(&mut self) {
         for _ in 0..SHARE {
             let Some((id, page)) = self.next_page() else { break };
@@ -175,43 +183,43 @@ impl Host {
                 self.engine.scan_page(id, pages, page);
             }
         }
-        self.scan_rest();
+        self.efa.scan_some(&mut self.engine.shared);
+        self.engine.shared.fabric.pump(self.engine.shared.now);
     }
 
     /// The page after the one that was looked at last: of its context, of the next ones, or the first of all.
     fn next_page(&self) -> Option<(u32, usize)> {
         let (context, page) = self.scanned;
-        let first = |(id, context): (&u32, &Context), from| match &context.file {
+        let first = |id: &u32, from| match &self.contexts.get(id)?.file {
             DeviceFile::Registers(pages) => pages.in_use_from(from).map(|page| (*id, page)),
-            _ => None,
+            DeviceFile::Memory(_) => None,
         };
-        let mut here = self.contexts.range(context..=context).filter_map(|c| first(c, page + 1));
-        let mut later = self.contexts.range(context + 1..).filter_map(|c| first(c, 0));
-        let mut any = self.contexts.iter().filter_map(|c| first(c, 0));
+        let mut here = self.registered.range(context..=context).filter_map(|id| first(id, page + 1));
+        let mut later = self.registered.range(context + 1..).filter_map(|id| first(id, 0));
+        let mut any = self.registered.iter().filter_map(|id| first(id, 0));
         here.next().or_else(|| later.next()).or_else(|| any.next())
-    }
-
-    fn scan_rest(&mut self) -> bool {
-        self.efa.scan(&mut self.engine.shared) | self.engine.shared.fabric.pump(self.engine.shared.now)
     }
 
     /// Everything that could be done now, as far as anybody gave a sign of it.
     pub fn units(&mut self) -> Vec<Unit> {
         self.engine.settle();
+        self.efa.settle();
         let mlx5 = (0..self.engine.count()).filter_map(|at| self.engine.unit(at)).map(Unit::Mlx5);
-        mlx5.chain(self.efa.units().into_iter().map(Unit::Efa)).collect()
+        let efa = (0..self.efa.count()).filter_map(|at| self.efa.unit(at)).map(Unit::Efa);
+        mlx5.chain(efa).collect()
     }
 
     /// One of the units, by choice.
     pub fn choose(&mut self, choices: &mut Choices) -> Option<Unit> {
         self.engine.settle();
-        let (mlx5, efa) = (self.engine.count(), self.efa.units());
-        if mlx5 + efa.len() == 0 {
+        self.efa.settle();
+        let (mlx5, efa) = (self.engine.count(), self.efa.count());
+        if mlx5 + efa == 0 {
             return None;
         }
-        let at = choices.below(mlx5 + efa.len());
+        let at = choices.below(mlx5 + efa);
         match at.checked_sub(mlx5) {
-            Some(at) => efa.get(at).copied().map(Unit::Efa),
+            Some(at) => self.efa.unit(at).map(Unit::Efa),
             None => self.engine.unit(at).map(Unit::Mlx5),
         }
     }

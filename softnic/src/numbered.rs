@@ -53,11 +53,6 @@ impl<T> Numbered<T> {
         self.list.values()
     }
 
-    /// All of them with their numbers, to change them.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = (&u32, &mut T)> {
-        self.list.iter_mut()
-    }
-
     /// All of them, to change them.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.list.values_mut()

@@ -223,18 +223,17 @@ impl Host {
     /// Sends the events of EFA's completion queues that are due; true if there were any, or may be soon.
     pub(crate) fn send_efa_events(&mut self) -> bool {
         let mut any = false;
-        for cq in self.efa.cqs.values_mut() {
-            let Some(fd) = cq.channel else { continue };
-            let Some(channel) = self.contexts.get_mut(&cq.context).and_then(|c| c.channel(fd)) else {
-                continue;
-            };
+        let contexts = &mut self.contexts;
+        self.efa.cqs.tell_alert(|cq| {
+            let context = contexts.get_mut(&cq.context);
+            let Some(channel) = cq.channel.and_then(|fd| context?.channel(fd)) else { return };
             any |= cq.is_patient();
             if cq.take_event(channel.has_unread()) {
                 any = true;
                 channel.send(&cq.user_handle.to_ne_bytes());
                 cq.events += 1;
             }
-        }
+        });
         any
     }
 
@@ -245,7 +244,7 @@ impl Host {
             self.efa.qps.remove(&qpn);
             self.efa.forget(qpn, &mut self.engine.shared);
         }
-        self.efa.cqs.retain(|cq| cq.context != context);
+        self.efa.cqs.remove_context(context);
         let Some(device) = self.contexts.get(&context).map(|c| c.device) else { return };
         for handle in self.addresses.values().filter(|a| a.context == context) {
             self.efa.addresses.remove(device, &handle.to.dgid, handle.pd);

@@ -152,6 +152,11 @@ impl Cq {
         due
     }
 
+    /// Whether an event may become due.
+    pub fn is_alert(&self) -> bool {
+        self.arm != Arm::Not
+    }
+
     /// Whether an event is only being held back.
     pub fn is_patient(&self) -> bool {
         let waiting = self.total != (self.seen & CONSUMER) as u16;

@@ -6,11 +6,14 @@ pub mod address;
 pub mod commands;
 pub mod cq;
 pub mod cqe;
+pub mod cqs;
 pub mod landing;
+pub mod landings;
 pub mod limits;
 pub mod message;
 pub mod pages;
 pub mod qp;
+pub mod qps;
 pub mod query;
 pub mod requester;
 pub mod responder;
@@ -24,15 +27,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::description::{self, Description};
 use crate::drive::Choices;
 use crate::efa::address::Addresses;
-use crate::efa::cq::Cq;
 use crate::efa::cqe::{Cqe, NO_HANDLE, Received, RequestId, Side, Status};
+use crate::efa::cqs::Cqs;
 use crate::efa::landing::{Landed, Landing, Then};
+use crate::efa::landings::Landings;
 use crate::efa::limits::Limits;
 use crate::efa::message::{Asked, INDICES, Message, Outcome, Reply, base, qpn};
 use crate::efa::qp::{Qp, receive_id};
+use crate::efa::qps::Qps;
 use crate::fabric::packet::{Body, Packet};
 use crate::mlx5::qp::Shared;
-use crate::numbered::Numbered;
 use crate::trace::Action;
 
 /// One thing that the engine can do next.
@@ -108,17 +112,14 @@ type Executed = VecDeque<(u64, Outcome)>;
 #[derive(Debug)]
 pub struct Engine {
     /// Queue pairs by number.
-    pub qps: BTreeMap<u16, Qp>,
+    pub qps: Qps,
     /// Completion queues.
-    pub cqs: Numbered<Cq>,
+    pub cqs: Cqs,
     /// Address handles.
     pub addresses: Addresses,
     /// All devices of the machine, by index.
     pub devices: Vec<Device>,
-    /// Queue pairs that had something to do at the last look.
-    ready: Vec<u16>,
-    landings: BTreeMap<u64, Landing>,
-    next_landing: u64,
+    landings: Landings,
     timers: BTreeSet<Timer>,
     choices: Choices,
     tokens: u64,
@@ -128,19 +129,26 @@ pub struct Engine {
     executed: BTreeMap<(u32, u32), Executed>,
 }
 
+/// Doorbells of each kind that are looked at in a step while there is other work.
+const SHARE: usize = 4;
+
+/// Looks at the doorbells of a queue pair; true if it was asked to send.
+fn look(qp: &mut Qp, shared: &mut Shared) -> bool {
+    qp.tell_rung(&mut shared.trace);
+    qp.fetch(shared)
+}
+
 impl Engine {
     /// An engine for the machine's devices.
     pub fn new(description: &Description) -> Self {
         let devices: Vec<Device> = description.devices.iter().map(Device::of).collect();
         let seed = devices.first().map_or(0, |d| d.limits.seed);
         Self {
-            qps: BTreeMap::new(),
-            cqs: Numbered::default(),
+            qps: Qps::default(),
+            cqs: Cqs::default(),
             addresses: Addresses::default(),
             devices,
-            ready: Vec::new(),
-            landings: BTreeMap::new(),
-            next_landing: 0,
+            landings: Landings::default(),
             timers: BTreeSet::new(),
             choices: Choices::new(seed),
             tokens: first_token(),
@@ -168,44 +176,35 @@ impl Engine {
 
     /// Looks at all doorbells; true if any was rung.
     pub fn scan(&mut self, shared: &mut Shared) -> bool {
-        let mut any = false;
-        self.ready.clear();
-        for qp in self.qps.values_mut() {
-            qp.tell_rung(&mut shared.trace);
-            any |= qp.fetch(shared);
-            if qp.has_pending() || qp.must_flush() {
-                self.ready.push(qp.qpn);
-            }
-        }
-        for (number, cq) in self.cqs.iter_mut() {
-            cq.tell_rung(*number, &mut shared.trace);
-            cq.look();
-        }
-        any
+        self.cqs.look(&mut shared.trace);
+        self.qps.look(|qp| look(qp, shared))
     }
 
-    /// Everything that could be done now, in a fixed order.
-    pub fn units(&self) -> Vec<Unit> {
-        let mut units = self.landing_units();
-        for qp in self.ready.iter().filter_map(|qpn| self.qps.get(qpn)) {
-            if qp.can_send() {
-                units.push(Unit::Send(qp.qpn));
-            } else if qp.must_flush() {
-                units.push(Unit::Flush(qp.qpn));
-            }
-        }
-        units
+    /// Looks at a few doorbells, in turn.
+    pub fn scan_some(&mut self, shared: &mut Shared) {
+        self.cqs.look_some(SHARE, &mut shared.trace);
+        self.qps.look_some(SHARE, |qp| look(qp, shared));
     }
 
-    /// What may land next: anything, or on devices that keep order the oldest of each queue pair.
-    fn landing_units(&self) -> Vec<Unit> {
-        let mut waiting = BTreeSet::new();
-        let may = |(id, landing): (&u64, &Landing)| {
-            let device = self.qps.get(&landing.qpn).map(|q| &self.devices[q.device]);
-            let keeps = device.is_some_and(|d| d.limits.in_order);
-            (!keeps || waiting.insert(landing.qpn)).then_some(Unit::Land(*id))
-        };
-        self.landings.iter().filter_map(may).collect()
+    /// Looks again at the queue pairs that were touched: what they can do.
+    pub fn settle(&mut self) {
+        self.qps.settle();
+    }
+
+    /// How many things could be done now.
+    pub fn count(&self) -> usize {
+        self.landings.free().len() + self.qps.ready().len()
+    }
+
+    /// One of them, by its place of [`Engine::count`].
+    pub fn unit(&self, at: usize) -> Option<Unit> {
+        let landings = self.landings.free();
+        if let Some(id) = landings.get(at) {
+            return Some(Unit::Land(*id));
+        }
+        let qpn = *self.qps.ready().get(at - landings.len())?;
+        let sends = self.qps.get(&qpn).is_some_and(Qp::can_send);
+        Some(if sends { Unit::Send(qpn) } else { Unit::Flush(qpn) })
     }
 
     /// Does one unit.
@@ -214,11 +213,11 @@ impl Engine {
             Unit::Send(qpn) => self.send_one(qpn, shared),
             Unit::Flush(qpn) => self.flush_one(qpn, shared),
             Unit::Land(id) => {
-                let Some(landing) = self.landings.get_mut(&id) else { return };
+                let Some(landing) = self.landings.get_mut(id) else { return };
                 match landing.step(&shared.regions) {
                     Landed::Partly => {}
                     landed => {
-                        if let Some(landing) = self.landings.remove(&id) {
+                        if let Some(landing) = self.landings.remove(id) {
                             self.landed(landing, landed, shared);
                         }
                     }
@@ -248,8 +247,9 @@ impl Engine {
     }
 
     fn land_later(&mut self, landing: Landing) {
-        self.landings.insert(self.next_landing, landing);
-        self.next_landing += 1;
+        let device = self.qps.get(&landing.qpn).map(|q| &self.devices[q.device]);
+        let in_order = device.is_some_and(|d| d.limits.in_order);
+        self.landings.insert(landing, in_order);
     }
 
     /// Runs timers that are due at the present time.
@@ -283,13 +283,11 @@ impl Engine {
 
     /// What was landing on a queue pair lands no more: its receives are flushed, and senders learn that it was reset.
     pub(super) fn drop_landings(&mut self, number: u16, shared: &mut Shared) {
-        let ids: Vec<u64> =
-            self.landings.iter().filter(|(_, l)| l.qpn == number).map(|(id, _)| *id).collect();
-        for id in ids {
-            let (asked, receive) = match self.landings.remove(&id).map(|l| l.then) {
-                Some(Then::Answer { asked, receive }) => (asked, receive),
-                Some(Then::Read(asked)) => (asked, None),
-                Some(Then::Complete(_)) | None => continue,
+        for landing in self.landings.take_of(number) {
+            let (asked, receive) = match landing.then {
+                Then::Answer { asked, receive } => (asked, receive),
+                Then::Read(asked) => (asked, None),
+                Then::Complete(_) => continue,
             };
             if let Some(taken) = receive.filter(|t| !t.unsolicited) {
                 let received = Received { handle: NO_HANDLE, ..Received::default() };
@@ -302,9 +300,7 @@ impl Engine {
 
     /// A queue pair goes, or starts anew: nothing of it is reported any more.
     pub fn forget(&mut self, number: u16, shared: &mut Shared) {
-        let ids: Vec<u64> =
-            self.landings.iter().filter(|(_, l)| l.qpn == number).map(|(id, _)| *id).collect();
-        for landing in ids.into_iter().filter_map(|id| self.landings.remove(&id)).collect::<Vec<_>>() {
+        for landing in self.landings.take_of(number) {
             if let Then::Answer { asked, .. } | Then::Read(asked) = landing.then {
                 self.answer_status(&asked, Status::RemoteAbort, shared);
             }
@@ -322,11 +318,8 @@ impl Engine {
             qp.frozen = true;
             qp.qpn
         });
-        let frozen: BTreeSet<u16> = frozen.collect();
-        let (lost, kept): (BTreeMap<_, _>, BTreeMap<_, _>) =
-            std::mem::take(&mut self.landings).into_iter().partition(|(_, l)| frozen.contains(&l.qpn));
-        self.landings = kept;
-        for landing in lost.into_values() {
+        let frozen: Vec<u16> = frozen.collect();
+        for landing in frozen.into_iter().flat_map(|qpn| self.landings.take_of(qpn)) {
             match landing.then {
                 Then::Answer { asked, .. } | Then::Read(asked) if asked.reliable => {
                     shared.send(asked.answer(Reply::new(asked.token, Outcome::Silence)));
@@ -349,9 +342,7 @@ impl Engine {
         let Some(qp) = self.qps.get(&number).filter(|q| !q.frozen) else { return };
         let (cqn, ring) = if side == Side::Send { qp.send_cq } else { qp.receive_cq };
         let cqe = Cqe { qpn: number, id, op, status, side };
-        if let Some(cq) = self.cqs.get_mut(cqn) {
-            cq.push(cqn, ring, &cqe, &mut shared.trace);
-        }
+        self.cqs.push(cqn, ring, &cqe, &mut shared.trace);
     }
 }
 

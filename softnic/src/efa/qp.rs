@@ -162,10 +162,12 @@ impl Qp {
         if self.frozen || !matches!(self.state, QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Error) {
             return false;
         }
-        let Some(ring) = &self.send else { return false };
+        // Most looks find nothing.
+        let Some(ring) = self.send.as_ref().filter(|r| r.doorbell.load() as u16 != self.fetched) else {
+            return false;
+        };
         let free = (ring.entries as usize).saturating_sub(self.requester.len());
         let n = match ring.published(self.fetched) {
-            Some(0) => return false,
             Some(n) if usize::from(n) <= free => n,
             _ => {
                 // A doorbell that no library writes, or more requests than places: nothing in the ring can be trusted.
