@@ -213,27 +213,35 @@ const FLUSH: Duration = Duration::from_secs(1);
 
 /// An older libefa does not look into the queue of a queue pair that is destroyed, unless another one uses it too:
 /// what is left there would be taken for the next one's of the same number, and its ids index memory. So all of
-/// it is taken off before.
+/// it is taken off before; and where it does not come, the number stays taken.
 impl Drop for EfaQueuePair {
     fn drop(&mut self) {
         if version::polls_idle_queues() || !self.qp.home.is_here() || self.in_flight() == 0 {
             return;
         }
-        if self.enter_error().is_err() {
-            return;
-        }
-        let (end, mut swept) = (Instant::now() + FLUSH, 0);
-        loop {
-            swept += self.qp.sweep();
-            if self.in_flight() <= swept || Instant::now() > end {
-                return;
-            }
-            thread::yield_now();
+        if self.enter_error().is_err() || !self.flush(Instant::now() + FLUSH) {
+            self.core.undestroyed().set();
+            self.qp.stays = true;
         }
     }
 }
 
 impl EfaQueuePair {
+    /// Takes off what is in flight; whether that is all.
+    fn flush(&self, end: Instant) -> bool {
+        let mut swept = 0;
+        loop {
+            swept += self.qp.sweep();
+            if self.in_flight() <= swept {
+                return true;
+            }
+            if Instant::now() > end {
+                return false;
+            }
+            thread::yield_now();
+        }
+    }
+
     /// Requests and receives that nobody has polled the completion of; over SRD each has one.
     fn in_flight(&self) -> u64 {
         self.core.in_flight().iter().map(|n| u64::from(*n)).sum()
@@ -247,12 +255,20 @@ struct SweptQp {
     queues: [Arc<EfaCq>; 2],
     births: Arc<Mutex<()>>,
     home: HomeProcess,
+    /// It must not be destroyed.
+    stays: bool,
 }
 
 impl SweptQp {
     fn new(qp: Qp, queues: [&Arc<EfaCq>; 2], births: &Arc<Mutex<()>>) -> Self {
         let queues = queues.map(Arc::clone);
-        Self { qp: ManuallyDrop::new(qp), queues, births: births.clone(), home: HomeProcess::this() }
+        Self {
+            qp: ManuallyDrop::new(qp),
+            queues,
+            births: births.clone(),
+            home: HomeProcess::this(),
+            stays: false,
+        }
     }
 
     /// Takes its completions off both queues; how many there were.
@@ -278,6 +294,9 @@ impl std::ops::DerefMut for SweptQp {
 
 impl Drop for SweptQp {
     fn drop(&mut self) {
+        if self.stays {
+            return;
+        }
         let _held = self.births.lock();
         let number = self.qp.qp_num();
         // SAFETY: once, and not used after.

@@ -19,6 +19,7 @@ use std::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering::SeqCst},
     },
+    thread,
 };
 
 /// `count` adapters that shuffle, driven by steps.
@@ -109,6 +110,17 @@ pub fn completions<D: IbvDomainImpl>(nic: &mut Softnic, poller: &mut Poller<D>, 
     }
     assert_eq!(seen.len(), n, "completions: {seen:?}");
     seen
+}
+
+/// Drops while the adapters work, which flush what a queue pair has in flight.
+pub fn drop_beside(nic: &mut Softnic, what: impl Send) {
+    thread::scope(|s| {
+        let dropped = s.spawn(move || drop(what));
+        while !dropped.is_finished() {
+            nic.run();
+            thread::yield_now();
+        }
+    });
 }
 
 /// The same through the seeds' tier.
