@@ -7,6 +7,7 @@ pub mod commands;
 pub mod cq;
 pub mod cqe;
 pub mod cqs;
+mod executed;
 pub mod landing;
 pub mod landings;
 pub mod limits;
@@ -21,7 +22,7 @@ pub mod rung;
 pub mod transition;
 pub mod wqe;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::description::{self, Description};
@@ -29,6 +30,7 @@ use crate::drive::Choices;
 use crate::efa::address::Addresses;
 use crate::efa::cqe::{Cqe, NO_HANDLE, Received, RequestId, Side, Status};
 use crate::efa::cqs::Cqs;
+use crate::efa::executed::Executed;
 use crate::efa::landing::{Landed, Landing, Then};
 use crate::efa::landings::Landings;
 use crate::efa::limits::Limits;
@@ -105,9 +107,6 @@ fn first_token() -> u64 {
     u64::from(std::process::id()) << 40 | (start & 0xff) << 32
 }
 
-/// Outcomes of requests, newest last.
-type Executed = VecDeque<(u64, Outcome)>;
-
 /// All EFA queue pairs of the process and what they share.
 #[derive(Debug)]
 pub struct Engine {
@@ -125,8 +124,7 @@ pub struct Engine {
     tokens: u64,
     /// Addresses that have answered.
     responsive: BTreeSet<[u8; 16]>,
-    /// Requests that were carried out, by source and target.
-    executed: BTreeMap<(u32, u32), Executed>,
+    executed: Executed,
 }
 
 /// Doorbells of each kind that are looked at in a step while there is other work.
@@ -153,7 +151,7 @@ impl Engine {
             choices: Choices::new(seed),
             tokens: first_token(),
             responsive: BTreeSet::new(),
-            executed: BTreeMap::new(),
+            executed: Executed::default(),
         }
     }
 
@@ -306,7 +304,7 @@ impl Engine {
             }
         }
         let fabric = message::fabric_number(number);
-        self.executed.retain(|(_, target), _| *target != fabric);
+        self.executed.forget(fabric);
     }
 
     /// A device fails for good: its queue pairs do nothing any more, and what they were asked for is never answered.

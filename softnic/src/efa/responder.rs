@@ -11,9 +11,6 @@ use crate::efa::qp::{Receive, Service, receive_id};
 use crate::efa::wqe::{Op, Piece};
 use crate::mlx5::qp::Shared;
 
-/// How many requests of each sender are known again if their answers were lost.
-const REMEMBERED: usize = 256;
-
 /// Bytes before a datagram in its receive, as verbs keep for the global route header. EFA has no such header; libfabric skips
 /// them all the same. Assumed: they are zeros, and count as received.
 pub const HEADER_ROOM: usize = 40;
@@ -61,19 +58,14 @@ impl Engine {
 
     /// The outcome of a request that was carried out before: its answer was lost. Reading again does no harm.
     fn remembered(&self, asked: &Asked) -> Option<Outcome> {
-        let list = self.executed.get(&(asked.source, asked.target))?;
-        list.iter().find(|(token, _)| *token == asked.token).map(|(_, outcome)| *outcome)
+        self.executed.find((asked.source, asked.target), asked.token)
     }
 
     fn answer(&mut self, asked: &Asked, reply: Reply, shared: &mut Shared) {
         let there = qpn(asked.target).is_some_and(|number| self.qps.contains_key(&number));
         let lasting = there && !matches!(reply.outcome, Outcome::NotReady) && reply.data.is_empty();
         if lasting {
-            let list = self.executed.entry((asked.source, asked.target)).or_default();
-            if list.len() == REMEMBERED {
-                list.pop_front();
-            }
-            list.push_back((reply.token, reply.outcome));
+            self.executed.add((asked.source, asked.target), reply.token, reply.outcome);
         }
         shared.send(asked.answer(reply));
     }
