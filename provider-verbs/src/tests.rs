@@ -132,7 +132,7 @@ fn whatever_call_fails_nothing_is_left_behind() {
             assert!(left.is_empty() || refused, "after call {n} failed: {left:?}");
         });
     }
-    assert!(errors > 15, "{errors} of {total} failures were noticed");
+    assert!(errors >= 20, "{errors} of {total} failures were noticed");
 }
 
 /// Four queue pairs fill the queue, go, and somebody sees the queue empty: whether there is room for another.
