@@ -70,6 +70,10 @@ impl Undestroyed {
     pub fn set(&self) {
         self.0.store(true, Relaxed);
     }
+
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Relaxed)
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -255,7 +259,7 @@ fn narrowed(caps: Caps, config: &IbvConfig) -> Caps {
 impl Drop for QpCore {
     fn drop(&mut self) {
         self.pollers = [None, None];
-        if self.undestroyed.0.load(Relaxed) {
+        if self.undestroyed.is_set() {
             // What is still to be written has its place, and ids that nobody else is given.
             return;
         }

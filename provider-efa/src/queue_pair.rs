@@ -221,7 +221,6 @@ impl Drop for EfaQueuePair {
         }
         if self.enter_error().is_err() || !self.flush(Instant::now() + FLUSH) {
             self.core.undestroyed().set();
-            self.qp.stays = true;
         }
     }
 }
@@ -231,7 +230,7 @@ impl EfaQueuePair {
     fn flush(&self, end: Instant) -> bool {
         let mut swept = 0;
         loop {
-            swept += self.qp.sweep();
+            swept += self.qp.sweep(self.qp.qp_num());
             if self.in_flight() <= swept {
                 return true;
             }
@@ -255,26 +254,17 @@ struct SweptQp {
     queues: [Arc<EfaCq>; 2],
     births: Arc<Mutex<()>>,
     home: HomeProcess,
-    /// It must not be destroyed.
-    stays: bool,
 }
 
 impl SweptQp {
     fn new(qp: Qp, queues: [&Arc<EfaCq>; 2], births: &Arc<Mutex<()>>) -> Self {
         let queues = queues.map(Arc::clone);
-        Self {
-            qp: ManuallyDrop::new(qp),
-            queues,
-            births: births.clone(),
-            home: HomeProcess::this(),
-            stays: false,
-        }
+        Self { qp: ManuallyDrop::new(qp), queues, births: births.clone(), home: HomeProcess::this() }
     }
 
-    /// Takes its completions off both queues; how many there were.
-    fn sweep(&self) -> u64 {
+    /// Takes the completions of queue pair `number`, this one's, off both queues; how many there were.
+    fn sweep(&self, number: u32) -> u64 {
         let [send, recv] = &self.queues;
-        let number = self.qp.qp_num();
         send.sweep(number) + if Arc::ptr_eq(send, recv) { 0 } else { recv.sweep(number) }
     }
 }
@@ -294,9 +284,6 @@ impl std::ops::DerefMut for SweptQp {
 
 impl Drop for SweptQp {
     fn drop(&mut self) {
-        if self.stays {
-            return;
-        }
         let _held = self.births.lock();
         let number = self.qp.qp_num();
         // SAFETY: once, and not used after.
@@ -305,10 +292,6 @@ impl Drop for SweptQp {
         if !self.home.is_here() {
             return;
         }
-        let [send, recv] = &self.queues;
-        send.sweep(number);
-        if !Arc::ptr_eq(send, recv) {
-            recv.sweep(number);
-        }
+        self.sweep(number);
     }
 }

@@ -32,7 +32,7 @@ impl Qp {
         Self { raw, send_cq, recv_cq, pd, undestroyed: Undestroyed::default() }
     }
 
-    /// The handle that tells core where the library refuses to destroy it.
+    /// The handle that tells core where the library refuses to destroy it, and that keeps it where core was told so before.
     #[must_use]
     pub fn of(mut self, core: &QpCore) -> Self {
         self.undestroyed = core.undestroyed().clone();
@@ -72,7 +72,7 @@ impl Drop for Qp {
         // SAFETY: taken over once in `from_raw`, owned by this handle alone. Every asynchronous event
         // about it that was taken was acknowledged when taken, so the call can not wait for one.
         let call = || unsafe { context.verbs().ibv_destroy_qp(self.as_ptr()) };
-        if !destroy(context.home, "destroy_qp", call) {
+        if self.undestroyed.is_set() || !destroy(context.home, "destroy_qp", call) {
             self.undestroyed.set();
             std::mem::forget((self.pd.clone(), self.send_cq.clone(), self.recv_cq.clone()));
         }
