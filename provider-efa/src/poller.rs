@@ -183,11 +183,8 @@ impl CompletionQueue for EfaPoller {
 /// [`complete`] for all of them: most need nothing, which is asked of all at once.
 #[inline(always)]
 fn complete_all(wcs: &mut [IbvWc]) {
-    let one = |(ids, status), wc: &IbvWc| (ids | wc.wr_id, status | wc.status.0);
-    let (fours, rest) = wcs.as_chunks::<4>();
-    let all = fours.iter().fold((0, 0), |all, four| four.iter().fold(all, one));
-    let (ids, status) = rest.iter().fold(all, one);
-    if ids & GET != 0 || status != 0 {
+    let (ids, success) = IbvWc::differing(wcs, 0);
+    if ids & GET != 0 || !success {
         wcs.iter_mut().for_each(complete);
     }
 }

@@ -70,17 +70,6 @@ struct Line(AtomicU64);
 /// The slot of a route that is not asked by its slot: no id has it.
 const NO_SLOT: u64 = u64::MAX;
 
-/// Whether each of `wcs` is the success of a request of that slot. Four at a time, which is half the work.
-#[inline(always)]
-fn are_successes_of(wcs: &[IbvWc], slot: u64) -> bool {
-    let first = slot << SEQ_BITS;
-    let one = |(ids, status), wc: &IbvWc| (ids | wc.wr_id ^ first, status | wc.status.0);
-    let (fours, rest) = wcs.as_chunks::<4>();
-    let all = fours.iter().fold((0, 0), |all, four| four.iter().fold(all, one));
-    let (ids, status) = rest.iter().fold(all, one);
-    ids >> SEQ_BITS == 0 && status == 0
-}
-
 impl Route {
     pub(crate) fn new(owner: Arc<Owner>, depth: u32, in_order: bool) -> Self {
         let window = if in_order { u64::from(depth) } else { 0 };
@@ -216,7 +205,8 @@ impl Route {
         let most = wcs.len().min(usize::try_from(in_flight).unwrap_or(usize::MAX));
         let slot = self.slot.load(Relaxed);
         // Mostly all of them are.
-        let taken = if are_successes_of(&wcs[..most], slot) {
+        let (ids, success) = IbvWc::differing(&wcs[..most], slot << SEQ_BITS);
+        let taken = if ids >> SEQ_BITS == 0 && success {
             most
         } else {
             let ours = |wc: &&IbvWc| wc.wr_id >> SEQ_BITS == slot && wc.is_valid();
