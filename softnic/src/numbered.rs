@@ -1,7 +1,7 @@
 //! Objects of one kind by the numbers that programs know them by: from 1 on, the lowest free one first. What the objects are
 //! is not known here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The objects.
 #[derive(Debug)]
@@ -41,6 +41,11 @@ impl<T> Numbered<T> {
     /// Keeps those that `keep` says.
     pub fn retain(&mut self, keep: impl Fn(&T) -> bool) {
         self.list.retain(|_, object| keep(object));
+    }
+
+    /// Keeps those of `some` that are there and that `keep` says.
+    pub fn retain_in(&mut self, some: &mut BTreeSet<u32>, mut keep: impl FnMut(&mut T) -> bool) {
+        some.retain(|number| self.get_mut(*number).is_some_and(&mut keep));
     }
 
     /// All of them, with their numbers.

@@ -43,6 +43,23 @@ fn write(rig: &mut Rig, a: &End, remote: (u64, u32)) -> ibv_wc_status {
     rig.wait(a.cq).status
 }
 
+/// A window of type 2 on 16 bytes of `b`, from byte 64 on, through which `a` has written, and its key.
+///
+/// # Safety
+///
+/// As [`alloc`].
+unsafe fn bound(rig: &mut Rig, a: &End, b: &End) -> (*mut ibv_mw, u32) {
+    // SAFETY: the caller's; the window is alive.
+    let (mw, key) = unsafe {
+        let mw = alloc(rig, IBV_MW_TYPE_2);
+        (mw, ibv_inc_rkey((*mw).rkey))
+    };
+    bind(b, mw, key, part(b, 64, 16, IBV_ACCESS_REMOTE_WRITE));
+    rig.expect(b.cq, 50, OK);
+    assert_eq!(write(rig, a, (b.at(64), key)), OK);
+    (mw, key)
+}
+
 #[test]
 fn a_window_of_type_1_is_bound_by_its_own_call_and_anew() {
     both(|rig| {
@@ -84,11 +101,7 @@ fn a_window_of_type_2_is_bound_once_and_taken_back_by_a_send() {
         let (a, b) = rig.pair(Shape { region_access: BIND, ..Shape::default() });
         // SAFETY: what is made is destroyed once.
         unsafe {
-            let mw = alloc(rig, IBV_MW_TYPE_2);
-            let key = ibv_inc_rkey((*mw).rkey);
-            bind(&b, mw, key, part(&b, 64, 16, IBV_ACCESS_REMOTE_WRITE));
-            rig.expect(b.cq, 50, OK);
-            assert_eq!(write(rig, &a, (b.at(64), key)), OK);
+            let (mw, key) = bound(rig, &a, &b);
             b.recv(70, &[(1000, 8)]);
             let mut send = a.request(2, IBV_WR_SEND_WITH_INV, 0, 8, &b, 0);
             send.imm = key.to_be();
@@ -111,11 +124,7 @@ fn a_window_of_type_2_goes_with_its_queue_pair() {
         let (other, same_number) = (rig.end(shape), |end: &End| end.qpn() & 0xffff);
         // SAFETY: what is made is destroyed once.
         unsafe {
-            let mw = alloc(rig, IBV_MW_TYPE_2);
-            let key = ibv_inc_rkey((*mw).rkey);
-            bind(&b, mw, key, part(&b, 64, 16, IBV_ACCESS_REMOTE_WRITE));
-            rig.expect(b.cq, 50, OK);
-            assert_eq!(write(rig, &a, (b.at(64), key)), OK);
+            let (mw, key) = bound(rig, &a, &b);
             assert_eq!(rig.v().ibv_dereg_mr(b.mr), libc::EBUSY, "a window is bound to it");
             let gone = same_number(&b);
             b.destroy_qp();

@@ -91,12 +91,9 @@ impl Cqs {
 
     /// Shows those of which an event may be due to `tell`, and forgets those of which none may any more.
     pub fn tell_alert(&mut self, mut tell: impl FnMut(&mut Cq)) {
-        let list = &mut self.list;
-        self.alert.retain(|number| {
-            list.get_mut(*number).is_some_and(|cq| {
-                tell(cq);
-                cq.is_alert()
-            })
+        self.list.retain_in(&mut self.alert, |cq| {
+            tell(cq);
+            cq.is_alert()
         });
     }
 }

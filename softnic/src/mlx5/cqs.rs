@@ -44,12 +44,9 @@ impl Cqs {
 
     /// Shows the armed ones to `tell`, and forgets those that are no longer armed.
     pub fn tell_armed(&mut self, mut tell: impl FnMut(&mut Cq)) {
-        let list = &mut self.list;
-        self.armed.retain(|cqn| {
-            list.get_mut(*cqn).is_some_and(|cq| {
-                tell(cq);
-                cq.is_armed()
-            })
+        self.list.retain_in(&mut self.armed, |cq| {
+            tell(cq);
+            cq.is_armed()
         });
     }
 

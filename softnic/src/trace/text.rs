@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Action, Event, PacketView, hex_text};
+use super::{Action, Event, PacketView, Queue, hex_text};
 
 /// The line, without its end.
 pub(super) fn line(t: u64, slot: u32, event: &Event) -> String {
@@ -11,11 +11,10 @@ pub(super) fn line(t: u64, slot: u32, event: &Event) -> String {
     let _ = match event {
         Event::Doorbell { qpn, record } => write!(line, "{qpn:06x} doorbell, record {record}"),
         Event::Rung { queue, number, times } => {
-            let queue = format!("{queue:?}").to_lowercase();
-            write!(line, "{number:06x} {queue} doorbell written {times} times")
+            write!(line, "{number:06x} {} doorbell written {times} times", queue_text(*queue))
         }
         Event::Wqe { device, qpn, queue, index, bytes } => {
-            let (queue, bytes) = (format!("{queue:?}").to_lowercase(), hex_text(bytes));
+            let (queue, bytes) = (queue_text(*queue), hex_text(bytes));
             write!(line, "{qpn:06x} {queue} wqe {index} {device:?}: {bytes}")
         }
         Event::Sent { qpn, index, psn } => write!(line, "{qpn:06x} sends request {index}, psn {psn}"),
@@ -27,6 +26,10 @@ pub(super) fn line(t: u64, slot: u32, event: &Event) -> String {
         Event::Timer { qpn } => write!(line, "{qpn:06x} timer ran out"),
     };
     line
+}
+
+fn queue_text(queue: Queue) -> String {
+    format!("{queue:?}").to_lowercase()
 }
 
 fn packet_text(packet: &PacketView) -> String {
