@@ -21,6 +21,7 @@ pub mod preload;
 pub mod ready;
 pub mod rules;
 pub mod sysfs;
+pub mod touched;
 pub mod trace;
 pub mod uverbs;
 

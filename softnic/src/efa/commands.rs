@@ -120,7 +120,7 @@ impl Host {
         let cap = new.cap;
         qp.caps = [cap.max_send_wr, cap.max_recv_wr, cap.max_send_sge, cap.max_recv_sge, cap.max_inline_data];
         let answer = describe_rings(&qp);
-        self.efa.qps.insert(qpn, qp);
+        self.efa.qps.add(qpn, qp);
         let qpn = u32::from(qpn);
         Ok((CreateQpResp { qp_handle: qpn, qpn, cap, reserved: 0 }, answer))
     }

@@ -2,16 +2,16 @@
 //! doorbell is on a page. Each costs the same for one queue pair and for thousands. What they do is not known here.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Deref, DerefMut};
 
 use crate::mlx5::qp::Qp;
 use crate::ready::Ready;
+use crate::touched::Touched;
 
 /// The queue pairs.
 #[derive(Debug, Default)]
 pub struct Qps {
-    map: BTreeMap<u32, Qp>,
-    /// Numbers of those that may have changed since they were last looked at.
-    touched: Vec<u32>,
+    all: Touched<u32, Qp>,
     /// Those that can send or flush.
     ready: Ready<u32>,
     timers: BTreeSet<(u64, u32)>,
@@ -20,67 +20,30 @@ pub struct Qps {
     pages: BTreeMap<(u32, usize), Vec<u32>>,
 }
 
+impl Deref for Qps {
+    type Target = Touched<u32, Qp>;
+
+    fn deref(&self) -> &Touched<u32, Qp> {
+        &self.all
+    }
+}
+
+impl DerefMut for Qps {
+    fn deref_mut(&mut self) -> &mut Touched<u32, Qp> {
+        &mut self.all
+    }
+}
+
 impl Qps {
-    /// A queue pair.
-    pub fn get(&self, qpn: &u32) -> Option<&Qp> {
-        self.map.get(qpn)
-    }
-
-    /// A queue pair, to change it.
-    pub fn get_mut(&mut self, qpn: &u32) -> Option<&mut Qp> {
-        self.touch(*qpn);
-        self.map.get_mut(qpn)
-    }
-
-    /// Has it looked at again.
-    pub fn touch(&mut self, qpn: u32) {
-        if self.touched.last() != Some(&qpn) {
-            self.touched.push(qpn);
-        }
-    }
-
-    /// Has all of them looked at again: some things change without a sign, such as receives posted in the error state.
-    pub fn touch_all(&mut self) {
-        self.touched.clear();
-        self.touched.extend(self.map.keys());
-    }
-
-    /// Whether there is one of this number.
-    pub fn contains_key(&self, qpn: &u32) -> bool {
-        self.map.contains_key(qpn)
-    }
-
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.map.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.map.is_empty()
-    }
-
-    /// All of them.
-    pub fn values(&self) -> impl Iterator<Item = &Qp> {
-        self.map.values()
-    }
-
-    /// All of them, to change them.
-    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut Qp> {
-        self.touch_all();
-        self.map.values_mut()
-    }
-
     /// Adds one, whose page and context are set.
     pub fn insert(&mut self, qpn: u32, qp: Qp) {
         self.pages.entry((qp.context, qp.page)).or_default().push(qpn);
-        self.map.insert(qpn, qp);
-        self.touch(qpn);
+        self.all.add(qpn, qp);
     }
 
     /// Takes one away.
     pub fn remove(&mut self, qpn: &u32) -> Option<Qp> {
-        let qp = self.map.remove(qpn)?;
+        let qp = self.all.take(qpn)?;
         if let std::collections::btree_map::Entry::Occupied(mut list) =
             self.pages.entry((qp.context, qp.page))
         {
@@ -96,8 +59,8 @@ impl Qps {
 
     /// Keeps those that `keep` says.
     pub fn retain(&mut self, mut keep: impl FnMut(&u32, &mut Qp) -> bool) {
-        let gone: Vec<u32> = self.map.iter_mut().filter_map(|(n, qp)| (!keep(n, qp)).then_some(*n)).collect();
-        gone.iter().for_each(|n| drop(self.remove(n)));
+        let gone = self.all.range_mut(..).filter_map(|(n, qp)| (!keep(n, qp)).then_some(*n));
+        gone.collect::<Vec<_>>().iter().for_each(|n| drop(self.remove(n)));
     }
 
     /// The numbers of those whose doorbell is on a page.
@@ -105,12 +68,7 @@ impl Qps {
         self.pages.get(&(context, page)).map_or(&[], Vec::as_slice)
     }
 
-    /// The numbers of those that were touched; they are to be told by [`Qps::settle`].
-    pub fn take_touched(&mut self) -> Vec<u32> {
-        std::mem::take(&mut self.touched)
-    }
-
-    /// What one that was touched can do now, and when its timer is due.
+    /// What one that was touched ([`Touched::take_touched`]) can do now, and when its timer is due.
     pub fn settle(&mut self, qpn: u32, ready: bool, timer: Option<u64>) {
         self.ready.set(qpn, ready);
         self.set_timer(qpn, timer);
