@@ -1,12 +1,14 @@
 //! `cargo xtask bench`: the mock's benches by the clock, and the safe handle's cost by the instruction,
 //! which alone is a test because it alone is the same on every machine.
 
-mod callgrind;
 mod efa;
 mod mlx5;
 mod perf;
 
-use crate::sh::{Result, cargo, debian_packages, output, program, root, run, usage};
+use crate::{
+    callgrind::Example,
+    sh::{Result, cargo, debian_packages, output, program, root, run, usage},
+};
 
 const USAGE: &str = "usage: cargo xtask bench [--instructions [--json | --limits] | --perf [--json]]
 
@@ -63,6 +65,14 @@ fn clock() -> Result<()> {
 pub(crate) fn limits_kept() -> Result<()> {
     cost()?;
     mlx5::check()
+}
+
+/// Instructions of one operation of an example that is called `NAME CLIENT OP ROUNDS` and does the operation in
+/// functions `op_OP`; each of a batch of 16 by itself.
+fn each(example: &Example, client: &str, op: &str, rounds: u32) -> Result<f64> {
+    let counted = example.count(&format!("op_{op}"), &[client, op, &rounds.to_string()])?;
+    let each = if op.ends_with("16") { 16.0 } else { 1.0 };
+    Ok(counted.instructions / f64::from(rounds) / each)
 }
 
 /// Counts, prints, and fails above the limits.

@@ -19,6 +19,7 @@ macro_rules! eprintln {
 mod abi;
 mod bench;
 mod bindgen;
+mod callgrind;
 mod cuda;
 mod debian;
 mod demo;

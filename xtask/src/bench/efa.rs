@@ -2,7 +2,8 @@
 //! rdma-core, for the system's libefa may have no RDMA write. What is measured is
 //! `provider-efa/examples/efa_cost.rs`; here is who is compared with whom.
 
-use crate::{bench::callgrind::Example, rdma_core, sh::Result};
+use super::each;
+use crate::{callgrind::Example, rdma_core, sh::Result};
 
 /// Operation, whom to compare with, and most instructions that the safe API may spend beyond that, by static
 /// dispatch: 40 for a post and 20 for a poll. `docs/performance.md` says where they go.
@@ -32,11 +33,12 @@ pub(super) fn count() -> Result<()> {
             return Ok(());
         }
     };
-    let cost = Example { package: "provider-efa", name: "efa_cost", rounds: ROUNDS, libraries };
+    let cost = Example { package: "provider-efa", name: "efa_cost", libraries };
     cost.build()?;
     let mut rows = Vec::new();
     for (op, peer, limit) in OPS {
-        let (ours, theirs) = (cost.instructions("static", op)?, cost.instructions(peer, op)?);
+        let count = |client| each(&cost, client, op, ROUNDS);
+        let (ours, theirs) = (count("static")?, count(peer)?);
         rows.push(Row { op, ours, theirs, limit });
     }
     println!("{:18} {:>7}  {:26} {:>7} {:>6}", "op (efa)", "ours", "peer", "theirs", "more");

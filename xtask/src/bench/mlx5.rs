@@ -1,7 +1,8 @@
 //! Instructions of whole operations on the software ConnectX: provider-mlx5's and libmlx5's, in one run.
 //! What is measured is `provider-mlx5/examples/cost.rs`; here is who is compared with whom.
 
-use crate::{bench::callgrind::Example, sh::Result};
+use super::each;
+use crate::{callgrind::Example, sh::Result};
 
 const OPS: [&str; 5] = ["post_one", "post_batch16", "poll_one", "poll_16", "poll_empty"];
 /// Most instructions that the safe API may spend, by static dispatch, in the order of `OPS`.
@@ -16,14 +17,14 @@ struct Row {
     theirs: f64,
 }
 
-static COST: Example = Example { package: "provider-mlx5", name: "cost", rounds: ROUNDS, libraries: None };
+static COST: Example = Example { package: "provider-mlx5", name: "cost", libraries: None };
 
 /// Counts what has limits, and fails above them.
 pub(super) fn check() -> Result<()> {
     COST.build()?;
     let mut rows = Vec::new();
     for (op, limit) in OPS.into_iter().zip(LIMITS) {
-        let ours = COST.instructions("static", op)?;
+        let ours = each(&COST, "static", op, ROUNDS)?;
         println!("{op:18} {ours:7.1}  of {limit}");
         rows.push(Row { op: op.into(), ours, peer: "limit", theirs: limit });
     }
@@ -36,10 +37,10 @@ pub(super) fn count(json: bool) -> Result<()> {
     let mut rows = Vec::new();
     for (client, suffix) in [("static", ""), ("dyn", "_dyn")] {
         for op in OPS {
-            let ours = COST.instructions(client, op)?;
+            let ours = each(&COST, client, op, ROUNDS)?;
             for (peer, name) in [("post_send", "ibv_post_send/ibv_poll_cq"), ("wr", "ibv_wr/cq_ex")] {
                 let known = rows.iter().find(|r: &&Row| r.op == op && r.peer == name).map(|r| r.theirs);
-                let theirs = known.map_or_else(|| COST.instructions(peer, op), Ok)?;
+                let theirs = known.map_or_else(|| each(&COST, peer, op, ROUNDS), Ok)?;
                 rows.push(Row { op: format!("{op}{suffix}"), ours, peer: name, theirs });
             }
         }

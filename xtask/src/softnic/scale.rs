@@ -1,7 +1,10 @@
 //! `cargo xtask softnic --scale`: what an operation costs on the software machine with one queue pair and with many. What is
 //! run is `softnic/examples/scale.rs`, and `scale_efa.rs` beside it.
 
-use crate::sh::{Result, cargo, debian_packages, output, program, target};
+use crate::{
+    callgrind::Example,
+    sh::{Result, debian_packages},
+};
 
 /// Queue pairs, and rounds that are counted: one request of each, all kinds in turn.
 type Runs = [(u32, u32); 3];
@@ -21,12 +24,13 @@ struct Row {
 pub(super) fn run() -> Result<()> {
     debian_packages(&["valgrind", "ibverbs-providers", "libibverbs1"])?;
     println!("{:9} {:>11} {:>22} {:>20}", "", "queue pairs", "instructions/operation", "bytes/queue pair");
-    for (example, runs, spread) in EXAMPLES {
-        output(&mut cargo(["build", "--quiet", "--release", "--package", "softnic", "--example", example]))?;
+    for (name, runs, spread) in EXAMPLES {
+        let example = Example { package: "softnic", name, libraries: None };
+        example.build()?;
         let mut rows = Vec::new();
         for (queue_pairs, rounds) in runs {
-            let row = count(example, queue_pairs, rounds)?;
-            println!("{example:9} {:11} {:22.0} {:20.0}", row.queue_pairs, row.instructions, row.bytes);
+            let row = count(&example, queue_pairs, rounds)?;
+            println!("{name:9} {:11} {:22.0} {:20.0}", row.queue_pairs, row.instructions, row.bytes);
             rows.push(row);
         }
         judge(&rows, spread)?;
@@ -34,17 +38,19 @@ pub(super) fn run() -> Result<()> {
     Ok(())
 }
 
-fn count(example: &str, queue_pairs: u32, rounds: u32) -> Result<Row> {
-    let mut valgrind = program("valgrind", ["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
-    valgrind.arg("--toggle-collect=*op_rounds*").arg(target().join("release/examples").join(example));
-    let done = valgrind.args([queue_pairs, rounds].map(|n| n.to_string())).output()?;
-    let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
-    let value = |text: &str, name: &str| -> Result<f64> {
-        let found = text.lines().find_map(|line| line.split_once(name)).map(|(_, n)| n.trim().parse());
-        Ok(found.ok_or_else(|| format!("{example} {queue_pairs} {rounds}: {}\n{err}", done.status))??)
+fn count(example: &Example, queue_pairs: u32, rounds: u32) -> Result<Row> {
+    let args = [queue_pairs, rounds].map(|n| n.to_string());
+    let counted = example.count("op_rounds", &args.each_ref().map(String::as_str))?;
+    let value = |name: &str| -> Result<f64> {
+        let found = counted.out.lines().find_map(|line| line.split_once(name));
+        Ok(found
+            .ok_or_else(|| format!("{} says no {name}: {}", example.name, counted.out))?
+            .1
+            .trim()
+            .parse()?)
     };
-    let instructions = value(&err, "Collected : ")? / value(&out, "operations ")?;
-    Ok(Row { queue_pairs, instructions, bytes: value(&out, "bytes_per_queue_pair ")? })
+    let instructions = counted.instructions / value("operations ")?;
+    Ok(Row { queue_pairs, instructions, bytes: value("bytes_per_queue_pair ")? })
 }
 
 fn judge(rows: &[Row], spread: f64) -> Result<()> {
