@@ -121,10 +121,7 @@ fn ready<F: Fixture + ?Sized>(fixture: &F, options: &Options) -> Result<Option<T
     // A provider that panics here panics in every case, where it is caught and reported.
     match catch_unwind(AssertUnwindSafe(|| fixture.pair().map(drop))) {
         Ok(Err(Unavailable::Skip(_))) if !options.requires(fixture.provider()) => Ok(None),
-        Ok(Err(e @ Unavailable::Skip(_))) => {
-            let whose = format!("{} is required and has no device: ", fixture.provider());
-            Err(Stopped::of(&e, &whose))
-        }
+        Ok(Err(e @ Unavailable::Skip(_))) => Err(Stopped::of(&e, &required(fixture.provider()))),
         Ok(Err(e)) => Err(Stopped::of(&e, "")),
         Ok(Ok(())) | Err(_) => Ok(None),
     }
@@ -183,11 +180,16 @@ fn weigh(found: Outcome, provider: &str, device: &str, case: &str, known: &[Expe
     }
 }
 
+/// What stands before the reason why a required provider has no device.
+fn required(provider: &str) -> String {
+    format!("{provider} is required and has no device: ")
+}
+
 fn unavailable<F: Fixture + ?Sized>(fixture: &F, e: &Unavailable, options: &Options) -> Outcome {
     match e {
         Unavailable::Fail(why) | Unavailable::OneProcess(why) => Outcome::Failed(why.clone()),
         Unavailable::Skip(why) if options.requires(fixture.provider()) => {
-            Outcome::Failed(format!("{} is required and has no device: {why}", fixture.provider()))
+            Outcome::Failed(required(fixture.provider()) + why)
         }
         Unavailable::Skip(why) => Outcome::Skipped(format!("no device: {why}")),
     }

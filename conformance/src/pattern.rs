@@ -19,9 +19,43 @@ pub(crate) fn difference(got: &[u8], seed: u64, from: u64) -> Option<String> {
     Some(format!("byte {i} of {} is {g:#04x} and should be {want:#04x}; {wrong} bytes differ", got.len()))
 }
 
+/// The first byte of `got`, bytes of `whose` memory from `at` on, that is not as in `want`, in words.
+pub(crate) fn wrong_byte(whose: &str, at: usize, got: &[u8], want: &[u8]) -> Option<String> {
+    let (i, g, w) = first_other(got, want)?;
+    Some(format!("{whose}'s byte {} is {g:#04x} and should be {w:#04x}", at + i))
+}
+
+/// The same of bytes that were `want`, and that nobody may touch.
+pub(crate) fn touched_byte(whose: &str, at: usize, got: &[u8], want: &[u8]) -> Option<String> {
+    let (i, g, w) = first_other(got, want)?;
+    Some(format!("{whose}'s byte {} was {w:#04x} and must not be touched; it is {g:#04x} now", at + i))
+}
+
+/// Where it is, and both; bytes that one side lacks are zero.
+fn first_other(got: &[u8], want: &[u8]) -> Option<(usize, u8, u8)> {
+    let byte = |of: &[u8], i: usize| of.get(i).copied();
+    let i = (0..got.len().max(want.len())).find(|i| byte(got, *i) != byte(want, *i))?;
+    Some((i, byte(got, i).unwrap_or(0), byte(want, i).unwrap_or(0)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_byte_that_is_other_or_not_there_is_named() {
+        assert_eq!(wrong_byte("end b", 8, &[1, 2], &[1, 2]), None);
+        assert_eq!(
+            wrong_byte("end b", 8, &[1, 3], &[1, 2]).unwrap(),
+            "end b's byte 9 is 0x03 and should be 0x02"
+        );
+        assert_eq!(
+            wrong_byte("end a", 0, &[1], &[1, 2]).unwrap(),
+            "end a's byte 1 is 0x00 and should be 0x02"
+        );
+        let said = "end a's byte 4 was 0x00 and must not be touched; it is 0x05 now";
+        assert_eq!(touched_byte("end a", 4, &[5], &[0]).unwrap(), said);
+    }
 
     #[test]
     fn neighbours_shifts_and_seeds_differ() {

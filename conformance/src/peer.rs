@@ -1,7 +1,10 @@
 //! End b, wherever it is: cases speak to it through [`Peer`], which is an agent in this process or one
 //! behind a socket. What the agent does with a command is `peer/agent.rs`'s.
 
-use crate::wait::{Look, Waiter};
+use crate::{
+    pattern::{touched_byte, wrong_byte},
+    wait::{Look, Waiter},
+};
 use ibv_core::{Access, Caps, IbvConfig, IbvQpInfo, IbvRemoteMemoryRegionView, IbvWc, QpState};
 
 mod agent;
@@ -134,17 +137,8 @@ impl<'p> PeerEnd<'p> {
     /// The same for a range that holds the pattern's bytes from `from` on.
     pub(crate) fn expect_range(&mut self, range: RangeOf, seed: u64, from: u64) -> Result<(), String> {
         let wait = self.wait.clone();
-        let mut last = String::new();
-        wait.until(String::new, || {
-            Ok(match self.differs(range, seed, from)? {
-                None => Some(()),
-                Some(why) => {
-                    last = why;
-                    None
-                }
-            })
-        })
-        .map_err(|_| format!("end b's memory never became what was put there: {last}"))
+        wait.until_right(|| self.differs(range, seed, from))
+            .map_err(|why| format!("end b's memory never became what was put there: {why}"))
     }
 
     /// The pattern of `seed` must be there now: a completion at end b has announced it.
@@ -158,15 +152,9 @@ impl<'p> PeerEnd<'p> {
     /// Waits until the bytes from `at` on are `want`.
     pub(crate) fn expect_bytes(&mut self, region: PeerRegion, at: usize, want: &[u8]) -> Result<(), String> {
         let wait = self.wait.clone();
-        let mut got = Vec::new();
-        wait.until(String::new, || {
-            got = self.read(region, at, want.len())?;
-            Ok((got == want).then_some(()))
-        })
-        .map_err(|_| {
-            let i = got.iter().zip(want).position(|(g, w)| g != w).unwrap_or(0);
-            let (g, w) = (got.get(i).copied().unwrap_or(0), want.get(i).copied().unwrap_or(0));
-            format!("end b's byte {} is {g:#04x} and should be {w:#04x}", at + i)
+        wait.until_right(|| {
+            let got = self.read(region, at, want.len())?;
+            Ok(wrong_byte("end b", at, &got, want))
         })
     }
 
@@ -179,15 +167,7 @@ impl<'p> PeerEnd<'p> {
     ) -> Result<(), String> {
         self.wait.settle();
         let got = self.read(region, at, want.len())?;
-        match got.iter().zip(want).position(|(g, w)| g != w) {
-            None => Ok(()),
-            Some(i) => Err(format!(
-                "end b's byte {} was {:#04x} and must not be touched; it is {:#04x} now",
-                at + i,
-                want[i],
-                got[i]
-            )),
-        }
+        touched_byte("end b", at, &got, want).map_or(Ok(()), Err)
     }
 
     /// A queue pair with a completion queue of its own, and its endpoint.

@@ -3,7 +3,7 @@
 
 use crate::{
     ctx::{Ctx, Link, Region, Say, ensure_pattern},
-    pattern::{difference, pattern},
+    pattern::{difference, pattern, touched_byte, wrong_byte},
     peer::{Limits, PeerQp, PeerRegion, RangeOf},
 };
 use ibv_core::{
@@ -119,7 +119,7 @@ impl<D: IbvDomainImpl> Transfer<D> {
     /// Waits until the target holds the pattern of `seed`.
     pub(crate) fn expect(&self, c: &mut Ctx<'_, D>, seed: u64) -> Result<(), String> {
         match self.way {
-            Way::Get => self.until_near(c, || ensure_pattern(&self.near, seed)),
+            Way::Get => self.until_near(c, || Ok(ensure_pattern(&self.near, seed).err())),
             _ => c.b.expect_pattern(self.far, seed),
         }
     }
@@ -135,7 +135,7 @@ impl<D: IbvDomainImpl> Transfer<D> {
         match self.way {
             Way::Get => self.until_near(c, || {
                 let wrong = difference(&self.near_bytes(at.start, at.len())?, seed, from);
-                wrong.map_or(Ok(()), |why| Err(format!("end a's memory: {why}")))
+                Ok(wrong.map(|why| format!("end a's memory: {why}")))
             }),
             _ => c.b.expect_range(self.far.range(at.start, at.len()), seed, from),
         }
@@ -144,7 +144,9 @@ impl<D: IbvDomainImpl> Transfer<D> {
     /// Waits until the target's bytes from `at` on are `want`.
     pub(crate) fn expect_bytes(&self, c: &mut Ctx<'_, D>, at: usize, want: &[u8]) -> Result<(), String> {
         match self.way {
-            Way::Get => self.until_near(c, || self.near_is(at, want, "should be")),
+            Way::Get => {
+                self.until_near(c, || Ok(wrong_byte("end a", at, &self.near_bytes(at, want.len())?, want)))
+            }
             _ => c.b.expect_bytes(self.far, at, want),
         }
     }
@@ -154,7 +156,7 @@ impl<D: IbvDomainImpl> Transfer<D> {
         match self.way {
             Way::Get => {
                 c.wait.settle();
-                self.near_is(at, want, "must not be touched; it was")
+                touched_byte("end a", at, &self.near_bytes(at, want.len())?, want).map_or(Ok(()), Err)
             }
             _ => c.b.expect_untouched(self.far, at, want),
         }
@@ -166,27 +168,13 @@ impl<D: IbvDomainImpl> Transfer<D> {
         Ok(bytes)
     }
 
-    fn near_is(&self, at: usize, want: &[u8], due: &str) -> Result<(), String> {
-        let got = self.near_bytes(at, want.len())?;
-        match got.iter().zip(want).position(|(g, w)| g != w) {
-            None => Ok(()),
-            Some(i) => Err(format!("end a's byte {} is {:#04x} and {due} {:#04x}", at + i, got[i], want[i])),
-        }
-    }
-
     /// Looks until end a's memory is as it should be; not every case has polled a completion before.
-    fn until_near(&self, c: &Ctx<'_, D>, mut look: impl FnMut() -> Result<(), String>) -> Result<(), String> {
-        let mut last = String::new();
-        let seen = c.wait.until(String::new, || {
-            Ok(match look() {
-                Ok(()) => Some(()),
-                Err(why) => {
-                    last = why;
-                    None
-                }
-            })
-        });
-        seen.map_err(|_| format!("what was got never arrived: {last}"))
+    fn until_near(
+        &self,
+        c: &Ctx<'_, D>,
+        look: impl FnMut() -> Result<Option<String>, String>,
+    ) -> Result<(), String> {
+        c.wait.until_right(look).map_err(|why| format!("what was got never arrived: {why}"))
     }
 }
 

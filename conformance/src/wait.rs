@@ -81,7 +81,25 @@ impl Waiter {
         }
     }
 
-    /// The same where another thread of the case acts, so that an idle fabric proves nothing.
+    /// Calls `look` until it finds nothing wrong; what was wrong last, where that never was.
+    pub(crate) fn until_right(
+        &self,
+        mut look: impl FnMut() -> Result<Option<String>, String>,
+    ) -> Result<(), String> {
+        let mut last = String::new();
+        let seen = self.until(String::new, || {
+            Ok(match look()? {
+                None => Some(()),
+                Some(wrong) => {
+                    last = wrong;
+                    None
+                }
+            })
+        });
+        seen.map_err(|_| last)
+    }
+
+    /// [`until`](Self::until) where another thread of the case acts, so that an idle fabric proves nothing.
     pub(crate) fn until_other_thread<T>(
         &self,
         what: impl Fn() -> String,
