@@ -14,6 +14,7 @@ use crate::{
     },
 };
 use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
+use junit::Junit;
 use serde_json::json;
 use std::{
     fs,
@@ -25,7 +26,7 @@ use std::{
 };
 
 mod help;
-mod whole;
+mod junit;
 
 /// The exit code of a command whose output nobody reads any more: that of a process which SIGPIPE ends.
 const NOBODY_READS: u8 = 141;
@@ -201,7 +202,8 @@ fn carry_out(cli: &Cli, fixtures: &[&dyn DynFixture]) -> Result<u8, Failed> {
         return Err(usage(why));
     }
     check_expectations(&options.expectations, fixtures)?;
-    cli.junit.as_deref().map_or(Ok(()), whole::check)?;
+    // Now, not after the run.
+    let junit = cli.junit.as_deref().map(Junit::create).transpose()?;
     let mut report = Report::default();
     for fixture in one_of_each(cli, &chosen) {
         let mut one = fixture.run(&options);
@@ -211,7 +213,7 @@ fn carry_out(cli: &Cli, fixtures: &[&dyn DynFixture]) -> Result<u8, Failed> {
         }
         report.merge(one);
     }
-    deliver(cli, &report)?;
+    deliver(cli, &report, junit)?;
     Ok(code_of(&report))
 }
 
@@ -308,9 +310,9 @@ fn listen(address: &str, chosen: &[&dyn DynFixture]) -> Result<(), Failed> {
     Ok(fixture.serve(&listener)?)
 }
 
-fn deliver(cli: &Cli, report: &Report) -> Result<(), Failed> {
-    if let Some(path) = &cli.junit {
-        whole::write(path, &report.to_junit())?;
+fn deliver(cli: &Cli, report: &Report, junit: Option<Junit<'_>>) -> Result<(), Failed> {
+    if let Some(junit) = junit {
+        junit.write(&report.to_junit())?;
     }
     let nothing_ran = report.providers.iter().all(|p| p.stopped.is_some());
     if cli.json || nothing_ran {

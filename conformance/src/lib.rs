@@ -69,6 +69,7 @@ mod report;
 mod stopped;
 mod transfer;
 mod wait;
+mod whole;
 
 pub use crate::{
     cli::DynFixture,
@@ -79,6 +80,10 @@ pub use crate::{
     report::{CaseReport, Outcome, ProviderReport, Report},
     stopped::{StopKind, Stopped},
 };
+
+// For the commands that this project's own programs have besides.
+#[doc(hidden)]
+pub use crate::whole::Whole;
 
 /// The examples of the README compile and hold.
 #[cfg(doctest)]

@@ -1,9 +1,7 @@
 //! The two files of a transfer: one that is read into a region, one that is written from one. How a file comes to
-//! be whole or not at all is [`whole`]'s.
+//! be whole or not at all is [`Whole`]'s.
 
-mod whole;
-
-pub(crate) use whole::Whole;
+pub(crate) use conformance::Whole;
 
 use crate::failure::Failure;
 use ibv::{HeapMemory, IbvDomainImpl, IbvMemoryRegion};

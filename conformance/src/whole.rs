@@ -1,5 +1,5 @@
 //! A file that appears whole under its name, or not at all: whoever finds it finds all of it, and what had its
-//! name before stays until then. What is written to it is the callers'.
+//! name before stays until then. What is written to it is the callers': reports here, and what `ibv` writes.
 
 use rustix::{
     fs::{self as fs_raw, AtFlags, CWD, Mode, OFlags},
@@ -16,14 +16,17 @@ use std::{
 /// process that is killed in between leaves nothing, except where the file system knows no files without names:
 /// there it leaves a hidden one. What is no regular file, such as a pipe or a terminal, is written to as it is.
 #[derive(Debug)]
-pub(crate) struct Whole {
+pub struct Whole {
     path: PathBuf,
     pending: Pending,
 }
 
 impl Whole {
-    /// Fails now, not once there is something to write, where `path` could not be created.
-    pub(crate) fn create(path: &Path) -> io::Result<Self> {
+    /// The file that will be at `path`.
+    ///
+    /// # Errors
+    /// The operating system's: now, not once there is something to write, where `path` could not be created.
+    pub fn create(path: &Path) -> io::Result<Self> {
         let there = fs::metadata(path).ok();
         // An open file has a name there, of which another one can not take the place.
         let own = ["/dev", "/proc"].iter().any(|folder| path.starts_with(folder));
@@ -46,18 +49,25 @@ impl Whole {
         Ok(Self { path, pending })
     }
 
-    pub(crate) fn file(&self) -> &File {
+    /// Where to write: in front of nobody until [`keep`](Self::keep).
+    pub fn file(&self) -> &File {
         self.pending.file()
     }
 
     /// All of its content, and its name.
-    pub(crate) fn write(self, content: &[u8]) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// The operating system's; what had the name has it still.
+    pub fn write(self, content: &[u8]) -> io::Result<()> {
         self.file().write_all(content)?;
         self.keep()
     }
 
     /// What was written reaches the disk, and then its name, in place of whatever had it.
-    pub(crate) fn keep(self) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// The operating system's; what had the name has it still.
+    pub fn keep(self) -> io::Result<()> {
         if !matches!(self.pending, Pending::Stream(_)) {
             self.file().sync_all()?;
         }
@@ -174,7 +184,7 @@ mod tests {
         }
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("old"), "old").unwrap();
-        let this = ["--exact", "file::whole::tests::a_writer_that_is_killed_leaves_no_file", "--nocapture"];
+        let this = ["--exact", "whole::tests::a_writer_that_is_killed_leaves_no_file", "--nocapture"];
         let mut victim = Command::new(env::current_exe().unwrap());
         let mut victim = victim.args(this).env(VICTIM, dir.path()).stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(victim.stdout.take().unwrap()).lines();
