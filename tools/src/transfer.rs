@@ -26,7 +26,7 @@ pub struct Settings {
     pub chunk: usize,
     /// Work requests in flight at once: the send queue's depth.
     pub depth: u32,
-    /// Work requests that one doorbell publishes, at most.
+    /// Work requests that one doorbell publishes, at most; more than the device takes at once counts as that.
     pub batch: u32,
     /// How long nothing at all may happen.
     pub timeout: Duration,
@@ -54,6 +54,13 @@ impl Settings {
             return Ok(());
         }
         Err(Failure::Setting(format!("--depth {}: {device} takes 1 to {most}", self.depth)))
+    }
+
+    /// As a device with `caps` does it: in chunks that are one request each, in batches that are one doorbell each.
+    fn on(&self, caps: &Caps) -> Self {
+        let at_once = if caps.max_batch == 0 { u32::MAX } else { caps.max_batch };
+        let chunk = self.chunk.clamp(1, caps.max_msg_size.max(1));
+        Self { chunk, batch: self.batch.clamp(1, at_once), ..*self }
     }
 }
 
@@ -141,5 +148,18 @@ mod tests {
             let lacks = refused(&caps);
             assert!(lacks.code() == 31 && lacks.to_string().contains("both put and get"), "{lacks}");
         }
+    }
+
+    /// Else what is reported as doorbells would be batches.
+    #[test]
+    fn no_batch_is_longer_than_what_the_device_takes_at_once() {
+        let mut caps = Caps::default();
+        caps.max_msg_size = 4096;
+        let mut batch = |most, asked| {
+            caps.max_batch = most;
+            Settings { batch: asked, ..Settings::default() }.on(&caps).batch
+        };
+        assert_eq!([batch(0, 16), batch(1, 16), batch(8, 16), batch(64, 16), batch(8, 0)], [16, 1, 8, 16, 1]);
+        assert_eq!(Settings::default().on(&caps).chunk, 4096);
     }
 }

@@ -1,7 +1,7 @@
 //! One end of a transfer: a queue pair connected to the peer's, and the loop that keeps its send queue
 //! full until a range has moved. What is moved when is `session.rs`'s.
 
-use super::{Moved, RECEIVES, Settings, wire::Message};
+use super::{Cut, Moved, RECEIVES, Settings, wire::Message};
 use crate::{
     Failure,
     wire::{Channel, Link, Protocol},
@@ -40,7 +40,7 @@ impl<I: IbvDomainImpl> End<I> {
     ) -> Result<Self, Failure> {
         let caps = domain.caps();
         settings.check(&domain.device_info().name, &caps)?;
-        let settings = Settings { chunk: settings.chunk.clamp(1, caps.max_msg_size.max(1)), ..*settings };
+        let settings = settings.on(&caps);
         let mut config = IbvConfig::default();
         config.max_send_wr = settings.depth;
         config.max_recv_wr = RECEIVES;
@@ -56,8 +56,13 @@ impl<I: IbvDomainImpl> End<I> {
         Ok(Self { qp, poller, caps, settings })
     }
 
-    /// Bytes in one work request, as the device allows.
-    pub(super) fn chunk(&self) -> usize {
+    /// How bytes are cut, as the device allows.
+    pub(super) fn cut(&self) -> Cut {
+        let Settings { chunk, depth, batch, .. } = self.settings;
+        Cut { chunk, depth, batch }
+    }
+
+    fn chunk(&self) -> usize {
         self.settings.chunk
     }
 
@@ -97,7 +102,7 @@ impl<I: IbvDomainImpl> End<I> {
         remote: IbvRemoteMemoryRegionView,
         chunks: std::ops::Range<usize>,
     ) -> Result<usize, Failure> {
-        let room = self.qp.free_slots().min(self.settings.batch.max(1)) as usize;
+        let room = self.qp.free_slots().min(self.settings.batch) as usize;
         let count = room.min(chunks.len());
         if count == 0 {
             return Ok(0);

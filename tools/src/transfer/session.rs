@@ -1,7 +1,7 @@
 //! The two sides of a transfer, step by step. The messages are `wire.rs`'s, the bytes `end.rs`'s.
 
 use super::{
-    Checksums, Cut, RECEIVER_COPIES, Report, SENDER_COPIES, Settings, Sha256, Watch,
+    Checksums, RECEIVER_COPIES, Report, SENDER_COPIES, Settings, Sha256, Watch,
     end::{End, Way},
     fits,
     wire::Message,
@@ -91,7 +91,7 @@ fn sender<I: IbvDomainImpl, L: Link>(
     }
     let sha256 = Checksums { source, destination, returned: Some(returned) };
     let report = Report::new(path, domain, bytes, sha256);
-    let cut = Some(Cut { chunk: end.chunk(), depth: settings.depth, batch: settings.batch });
+    let cut = Some(end.cut());
     end.close();
     Ok(Report { cut, put: Some(put), get: Some(get), ..report })
 }
