@@ -129,8 +129,8 @@ pub struct DeviceDescription {
     /// Node GUID.
     #[serde(default)]
     pub guid: u64,
-    /// Its ports; port numbers start at 1.
-    #[serde(rename = "port")]
+    /// Its ports; port numbers start at 1. EFA has one, described or not.
+    #[serde(rename = "port", default)]
     pub ports: Vec<PortDescription>,
     /// Register pages: handed out on demand (`dynamic`), or fixed at open as by old kernels (`static`).
     #[serde(default)]
@@ -222,6 +222,7 @@ impl Description {
         for (i, device) in description.devices.iter_mut().enumerate() {
             check_device(i, device).map_err(DescriptionError::Value)?;
         }
+        check_names(&description.devices).map_err(DescriptionError::Value)?;
         let known = |name: &str| description.devices.iter().any(|d| d.name == name);
         description.wires.iter().try_for_each(|w| w.check(known)).map_err(DescriptionError::Value)?;
         let (events, devices) = (&description.events, &description.devices);
@@ -241,6 +242,16 @@ impl Description {
     pub fn efa(count: u16) -> Self {
         Self { devices: (0..count).map(efa_device).collect(), ..Self::default() }
     }
+}
+
+/// Programs find devices by their names.
+fn check_names(devices: &[DeviceDescription]) -> Result<(), String> {
+    for (i, device) in devices.iter().enumerate() {
+        if let Some(first) = devices[..i].iter().position(|d| d.name == device.name) {
+            return Err(format!("device {i}: name {:?} is that of device {first} too", device.name));
+        }
+    }
+    Ok(())
 }
 
 fn check_device(index: usize, device: &mut DeviceDescription) -> Result<(), String> {
@@ -297,6 +308,9 @@ fn check_device(index: usize, device: &mut DeviceDescription) -> Result<(), Stri
 /// One port, one address or more, and sizes that can be.
 fn check_efa(device: &mut DeviceDescription) -> Result<(), String> {
     let name = &device.name;
+    if device.ports.is_empty() {
+        device.ports.push(efa_port(Vec::new()));
+    }
     let [port] = &mut device.ports[..] else {
         return Err(format!("device {name}: {} ports; efa devices have 1", device.ports.len()));
     };
@@ -332,15 +346,13 @@ fn link_local(guid: u64) -> [u8; 16] {
 /// Parts of a device by its number, as Linux names EFA devices by their place on the bus.
 fn efa_device(index: u16) -> DeviceDescription {
     let guid = 0x0efa_0000_00aa_bb00 + u64::from(index);
-    let port = PortDescription {
-        link: Link::Unspecified,
-        lid: 0,
-        mtu: default_mtu(),
-        max_message: EFA_MTU,
-        active: true,
-        gids: vec![efa_gid(guid)],
-    };
+    let port = efa_port(vec![efa_gid(guid)]);
     with_port(format!("rdmap{index}s6"), Kind::Efa, guid, port)
+}
+
+fn efa_port(gids: Vec<GidEntry>) -> PortDescription {
+    let (link, max_message) = (Link::Unspecified, EFA_MTU);
+    PortDescription { link, lid: 0, mtu: default_mtu(), max_message, active: true, gids }
 }
 
 fn standard_guid(index: u16) -> u64 {

@@ -45,7 +45,7 @@ fn devices() -> Result<Description, StartError> {
         let text = std::fs::read_to_string(&file).map_err(|e| {
             unusable("SOFTNIC_DEVICES", &file.to_string_lossy(), &format!("a file that can be read ({e})"))
         })?;
-        return Ok(Description::parse(&text)?);
+        return Description::parse(&text).map_err(|e| StartError::Description(file.into(), e));
     }
     let link = choice("SOFTNIC_LINK", &[("ib", Link::Ib), ("roce", Link::Roce)])?.unwrap_or(Link::Ib);
     let count = u16::from(count("SOFTNIC_COUNT", MOST_DEVICES)?);

@@ -79,8 +79,8 @@ impl Config {
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The device description.
-    #[error(transparent)]
-    Description(#[from] DescriptionError),
+    #[error("start softnic: {0:?} (SOFTNIC_DEVICES): {1}")]
+    Description(PathBuf, #[source] DescriptionError),
     /// An environment variable.
     #[error("start softnic: {name} is {value:?}, and must be {can}")]
     Environment {

@@ -413,6 +413,8 @@ extern "C" fn point_to_tree() {
 /// Ends a process that asked for devices and can't have them: going on would only show it a host without any.
 pub(crate) fn give_up(why: &crate::machine::StartError) {
     crate::log::warn(why);
+    // What ends so has no end of its own to do it at.
+    crate::tree::release();
     // SAFETY: ends the process at once; its own handlers expect a `main` that has begun.
     unsafe { libc::_exit(1) };
 }

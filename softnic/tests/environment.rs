@@ -93,6 +93,41 @@ fn a_temporary_folder_that_is_not_there_is_named_and_not_made() {
 }
 
 #[test]
+fn a_start_that_fails_leaves_nothing_behind() {
+    if !has("ibv_devices") {
+        return;
+    }
+    let folder = Folder::new("left");
+    let (tmp, trace) = (folder.0.to_str().unwrap(), folder.0.join("no/such/trace"));
+    let output = run(&["ibv_devices"], &[("TMPDIR", tmp), ("SOFTNIC_TRACE", trace.to_str().unwrap())]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    let left: Vec<_> = std::fs::read_dir(&folder.0).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn a_description_that_can_not_be_is_named_with_its_file() {
+    let folder = Folder::new("devices");
+    let file = folder.0.join("d.toml");
+    let device = |name: &str, more: &str| format!("[[device]]\nname = {name:?}\nkind = \"efa\"\n{more}\n");
+    let twice = device("rdmap0s6", "") + &device("rdmap0s6", "");
+    for (text, why) in [
+        ("devices".to_owned(), "TOML parse error"),
+        (twice, "device 1: name \"rdmap0s6\" is that of device 0 too"),
+        (device("a", "efa = { min_sq_wr = 5000 }"), "device a: min_sq_wr 5000 is not 0 to 4096"),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        let output = run(&["true"], &[("SOFTNIC_DEVICES", file.to_str().unwrap())]);
+        let told = said(&output);
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(told.contains(&format!("{file:?} (SOFTNIC_DEVICES): ")) && told.contains(why), "{told}");
+    }
+    // A name is enough.
+    std::fs::write(&file, device("rdmap7s6", "")).unwrap();
+    assert!(run(&["true"], &[("SOFTNIC_DEVICES", file.to_str().unwrap())]).status.success());
+}
+
+#[test]
 fn a_trace_that_can_not_be_written_is_said_once() {
     if !has("ibv_devinfo") || !Path::new("/dev/full").exists() {
         return;

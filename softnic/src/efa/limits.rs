@@ -102,6 +102,7 @@ impl Limits {
             false => Err(format!("{what} {value} is not {least} to {most}")),
         };
         within("max_sq_wr", self.max_sq_wr.into(), 1, 32768)?;
+        within("min_sq_wr", self.min_sq_wr.into(), 0, self.max_sq_wr.into())?;
         within("max_rq_wr", self.max_rq_wr.into(), 1, 32768)?;
         within("max_sq_sge", self.max_sq_sge.into(), 1, 2)?;
         within("max_rq_sge", self.max_rq_sge.into(), 1, 16)?;
