@@ -1,7 +1,7 @@
 //! `cargo xtask demo`: the command line, built for speed, moves a real file through registered memory
 //! and back. Needs a Rust toolchain and nothing else.
 
-use crate::sh::{Result, cargo, output, program, run, target};
+use crate::sh::{Result, cargo, exec, output, program, target};
 use std::{
     fs::{self, File},
     io::{BufWriter, Write},
@@ -26,7 +26,7 @@ pub(crate) fn run_demo(args: &[String]) -> Result<()> {
         Some((file, rest)) if !file.starts_with('-') => (PathBuf::from(file), rest),
         _ => (real_file()?, args),
     };
-    run(cargo(["run", "--release", "--package", "ibv-tools", "--", "transfer"]).arg(file).args(options))
+    exec(cargo(["run", "--release", "--package", "ibv-tools", "--", "transfer"]).arg(file).args(options))
 }
 
 /// The compiler's largest library; where there is no file of that size, one made for the purpose.

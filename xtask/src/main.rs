@@ -57,8 +57,8 @@ const HELP: &str = "usage: cargo xtask COMMAND [ARGUMENTS]
   bindgen       write ibv-sys's bindings anew from rdma-core's headers
   abi           compare ibv-sys's layouts with installed headers
 
-Each takes --help. Exit status: 0, 1 where something failed, 2 where the command line is wrong; softnic,
-conformance and mutants: that of the program they run.";
+Each takes --help. Exit status: 0, 1 where something failed, 2 where the command line is wrong; demo,
+softnic, conformance and mutants: that of the program they run.";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();

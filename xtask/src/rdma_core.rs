@@ -50,7 +50,11 @@ pub(crate) fn run(args: &[String]) -> sh::Result<()> {
                 return Ok(());
             }
             "--list" => return list(),
-            "--suite" => suite = Some(args.next().ok_or("--suite needs a name")?.clone()),
+            "--suite" => {
+                suite = Some(
+                    args.next().ok_or_else(|| sh::usage(format!("--suite needs a name\n\n{USAGE}")))?.clone(),
+                );
+            }
             other => return Err(sh::usage(format!("no argument {other}\n\n{USAGE}"))),
         }
     }
@@ -77,14 +81,19 @@ pub(crate) fn build(suite: Option<&str>) -> sh::Result<PathBuf> {
     sh::debian_packages(&BUILD_PACKAGES)?;
     let archive = archive()?;
     let version = pick(&archive.source_versions("rdma-core")?, suite)?;
-    let source = source(&archive, "rdma-core", &version, &folder())?;
-    let out = source.join("build");
+    let out = unpacked("rdma-core", &version, &folder()).join("build");
     let stamp = out.join(".built");
+    // Before the source is asked for: where a mirror lacks a part of it, that is unpacked anew each time.
     if !stamp.exists() {
-        compile(&source, &out)?;
+        compile(&source(&archive, "rdma-core", &version, &folder())?, &out)?;
         std::fs::write(stamp, &version.full)?;
     }
     Ok(out)
+}
+
+/// Where a version of a source package is, once it is there.
+fn unpacked(package: &str, version: &Version, into: &Path) -> PathBuf {
+    into.join(format!("{package}-{}", version.upstream()))
 }
 
 /// Whether any version has been built.
@@ -118,7 +127,7 @@ fn unpack_upstream(package: &str, version: &Version, folder: &Path) -> sh::Resul
         "the mirror lacks Debian's changes to {package} {}: building its upstream source",
         version.full
     );
-    let source = folder.join(format!("{package}-{}", version.upstream()));
+    let source = unpacked(package, version, folder);
     std::fs::create_dir_all(&source)?;
     let (into, tarball) = (source.display().to_string(), tarball.display().to_string());
     sh::run_aside(&mut sh::program("tar", ["-xf", &tarball, "--strip-components=1", "-C", &into]))?;
@@ -144,9 +153,17 @@ fn pick(versions: &[Version], suite: Option<&str>) -> sh::Result<Version> {
         None => SUITES.iter().rev().find_map(|suite| versions.iter().find(|v| v.suite == *suite)),
     };
     let known: Vec<&str> = versions.iter().map(|v| v.suite.as_str()).collect();
-    let missing =
-        || format!("no rdma-core source package in suite {}; found: {known:?}", suite.unwrap_or("any"));
-    Ok(found.cloned().ok_or_else(missing)?)
+    let missing = |suite: &str| {
+        sh::usage(format!(
+            "no rdma-core source package in suite {suite:?}; suites that have one: {}",
+            known.join(", ")
+        ))
+    };
+    match (found, suite) {
+        (Some(found), _) => Ok(found.clone()),
+        (None, Some(suite)) => Err(missing(suite)),
+        (None, None) => Err("no suite has an rdma-core source package".into()),
+    }
 }
 
 fn compile(source: &Path, out: &Path) -> sh::Result<()> {
@@ -216,6 +233,7 @@ mod tests {
         let all = [version("bookworm", "44.0-2"), version("sid", "65.0-1"), version("trixie", "56.1-1")];
         assert_eq!(pick(&all, None).unwrap().full, "65.0-1");
         assert_eq!(pick(&all, Some("trixie")).unwrap().full, "56.1-1");
-        assert!(pick(&all, Some("buzz")).unwrap_err().to_string().contains("buzz"));
+        let wrong = pick(&all, Some("buzz")).unwrap_err();
+        assert!(wrong.to_string().contains("buzz") && sh::status_of(wrong.as_ref()) == 2, "{wrong}");
     }
 }

@@ -40,8 +40,12 @@ pub(crate) fn run(args: &[String]) -> sh::Result<()> {
         println!("{USAGE}");
         return Ok(());
     }
-    if args == ["--scale"] {
-        return scale::run();
+    match args {
+        [scale] if scale == "--scale" => return scale::run(),
+        [scale, ..] if scale == "--scale" => {
+            return Err(sh::usage(format!("--scale goes alone\n\n{USAGE}")));
+        }
+        _ => {}
     }
     // As `env` and `nice` do it: nobody stands between the command and who started this.
     sh::exec(&mut command(args)?)
