@@ -314,7 +314,7 @@ fn deliver(cli: &Cli, report: &Report, junit: Option<Junit<'_>>) -> Result<(), F
     if let Some(junit) = junit {
         junit.write(&report.to_junit())?;
     }
-    let nothing_ran = report.providers.iter().all(|p| p.stopped.is_some());
+    let nothing_ran = report.providers.iter().all(|p| p.stopped.is_some() && p.cases.is_empty());
     if cli.json || nothing_ran {
         let mut reasons: Vec<_> = report.providers.iter().filter_map(|p| p.stopped.as_ref()).collect();
         reasons.dedup();

@@ -101,10 +101,15 @@ pub fn run<F: Fixture + ?Sized>(fixture: &F, options: &Options) -> Report {
             None => in_one_process(fixture, &case, options),
             Some(peer) => in_two_processes(fixture, &case, options, peer),
         };
+        if let Some(why) = remote.as_mut().and_then(|peer| peer.lost.take()) {
+            // Not the provider's failure, nor that of the cases behind.
+            report.stopped = Some(why.during(case.name));
+            break;
+        }
         let outcome = weigh(found, fixture.provider(), &report.device, case.name, &options.expectations);
         report.cases.push(CaseReport::new(case.name, case.group, outcome, at.elapsed().as_secs_f64()));
     }
-    if let Some(peer) = remote {
+    if let Some(peer) = remote.filter(|_| report.stopped.is_none()) {
         let _ = peer.bye();
     }
     show(options, &report, "");

@@ -89,7 +89,7 @@ pub struct ProviderReport {
     /// The same at end b, where that was another process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer_versions: Option<Versions>,
-    /// Why no case was run, where nothing could be; it counts as one failure.
+    /// Why no case was run, or no more than there are; it counts as one failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stopped: Option<Stopped>,
     /// Cases that passed.
@@ -220,9 +220,13 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for p in &self.providers {
             writeln!(f, "{}", p.title())?;
-            if let Some(why) = &p.stopped {
-                writeln!(f, "  not run: {why}\n")?;
-                continue;
+            match &p.stopped {
+                Some(why) if p.cases.is_empty() => {
+                    writeln!(f, "  not run: {why}\n")?;
+                    continue;
+                }
+                Some(why) => writeln!(f, "  ended after {} cases: {why}", p.cases.len())?,
+                None => {}
             }
             if let Some(why) = p.nothing_but() {
                 writeln!(f, "  skipped, all {} cases: {why}\n", p.cases.len())?;

@@ -1,10 +1,10 @@
-//! What keeps a run from taking place, or ends one across two processes: said once, not for every case.
+//! What keeps a run from taking place, or ends one across two processes midway: said once, not for every case.
 
 use crate::fixture::Unavailable;
 use serde::Serialize;
 use std::fmt;
 
-/// Why no case was run, or why end b stopped serving. Prints in one line.
+/// Why no case was run, or none from some case on, or why end b stopped serving. Prints in one line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Stopped {
     /// The kind, for programs.
@@ -74,6 +74,10 @@ impl Stopped {
             Unavailable::Fail(_) => StopKind::Broken,
         };
         kind.because(format!("{whose}{}", e.reason()))
+    }
+
+    pub(crate) fn during(self, case: &str) -> Self {
+        Self { why: format!("{} (during {case})", self.why), ..self }
     }
 }
 

@@ -140,6 +140,49 @@ fn an_end_that_leaves_ends_the_run() {
     assert_eq!((stopped.kind, stopped.why.as_str()), (StopKind::Vanished, "the other end hung up"));
 }
 
+/// Passes on what the two say to each other until end b has said `limit` bytes; then both are hung up on.
+fn cut_off(a: TcpStream, b: TcpStream, limit: usize) {
+    thread::scope(|s| {
+        let (mut from, mut to) = (a.try_clone().unwrap(), b.try_clone().unwrap());
+        s.spawn(move || std::io::copy(&mut from, &mut to));
+        let (mut from, mut to, mut said, mut bytes) = (&b, &a, 0, [0; 4096]);
+        while said < limit {
+            let n = from.read(&mut bytes).unwrap();
+            to.write_all(&bytes[..n]).unwrap();
+            said += n;
+        }
+        let _ = (a.shutdown(std::net::Shutdown::Both), b.shutdown(std::net::Shutdown::Both));
+    });
+}
+
+#[test]
+fn an_end_that_goes_midway_is_no_failure_of_the_cases_that_are_left() {
+    let fabric = fabric(Schedule::InOrder);
+    let (far, near) =
+        (Mock::new(Schedule::InOrder).on(fabric.clone()), Mock::new(Schedule::InOrder).on(fabric));
+    let [there, between] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let [served_at, met_at] = [&there, &between].map(|l| l.local_addr().unwrap());
+    let mut options = Options::default();
+    options.peer = Some(met_at.to_string());
+    let (report, served) = thread::scope(|s| {
+        let serving = s.spawn(|| far.serve(&there));
+        s.spawn(|| cut_off(between.accept().unwrap().0, TcpStream::connect(served_at).unwrap(), 20_000));
+        (run(&near, &options), serving.join().unwrap())
+    });
+    let provider = &report.providers[0];
+    let stopped = provider.stopped.as_ref().unwrap();
+    assert_eq!(
+        (stopped.kind, served.unwrap_err().kind),
+        (StopKind::Vanished, StopKind::Vanished),
+        "{stopped}"
+    );
+    assert!(stopped.why.contains(" (during "), "{stopped}");
+    assert!(!provider.cases.is_empty() && provider.passed > 0, "{report}");
+    assert_eq!(report.failed(), 1, "that it ended, and no case: {report}");
+    let ended = format!("ended after {} cases: {stopped}", provider.cases.len());
+    assert!(report.to_string().contains(&ended), "{report}");
+}
+
 /// What end a makes of whoever listens there and answers with `bytes`.
 fn met_by(bytes: &[u8]) -> StopKind {
     let near = Mock::new(Schedule::InOrder).on(fabric(Schedule::InOrder));

@@ -149,6 +149,8 @@ pub(crate) struct TcpPeer {
     channel: Channel,
     /// What the other end runs on.
     pub(crate) versions: Versions,
+    /// Why there is no other end any more.
+    pub(crate) lost: Option<Stopped>,
 }
 
 impl TcpPeer {
@@ -159,7 +161,7 @@ impl TcpPeer {
         let stream = TcpStream::connect(&addresses[..]).map_err(unreachable)?;
         let mut channel = Channel::new(stream).map_err(unreachable)?;
         let theirs = channel.greet(&ours, SILENCE)?;
-        Ok(Self { channel, versions: theirs.versions })
+        Ok(Self { channel, versions: theirs.versions, lost: None })
     }
 
     /// Tells the other end that the run is over.
@@ -170,8 +172,8 @@ impl TcpPeer {
 
 impl Peer for TcpPeer {
     fn execute(&mut self, command: Command) -> Result<Reply, String> {
-        self.channel.send(&command)?;
-        Ok(self.channel.receive(SILENCE, || ())?)
+        let answer = self.channel.send(&command).and_then(|()| self.channel.receive(SILENCE, || ()));
+        Ok(answer.inspect_err(|why| self.lost = Some(why.clone()))?)
     }
 }
 
