@@ -9,7 +9,7 @@ use crate::{
     peer,
     report::{Outcome, Report},
     stopped::{
-        StopKind::{NoAddress, Unreachable},
+        StopKind::{self, NoAddress, Unreachable},
         Stopped,
     },
 };
@@ -276,8 +276,17 @@ fn chosen<'f>(cli: &Cli, fixtures: &[&'f dyn DynFixture]) -> Result<Vec<&'f dyn 
 }
 
 /// In two processes there is one end b, so one fixture runs.
-fn one_of_each<'f, 'c>(cli: &Cli, chosen: &'c [&'f dyn DynFixture]) -> &'c [&'f dyn DynFixture] {
-    if cli.to.is_some() { &chosen[..1] } else { chosen }
+fn one_of_each<'f>(cli: &Cli, chosen: &[&'f dyn DynFixture]) -> Vec<&'f dyn DynFixture> {
+    if cli.to.is_some() { joining(chosen).into_iter().collect() } else { chosen.to_vec() }
+}
+
+/// The first that can be an end in a process of its own; else the first that only lacks a device, to say so.
+fn joining<'f>(chosen: &[&'f dyn DynFixture]) -> Option<&'f dyn DynFixture> {
+    let refusals: Vec<_> = chosen.iter().map(|f| f.can_serve().err().map(|why| why.kind)).collect();
+    let first = |fits: fn(&Option<StopKind>) -> bool| refusals.iter().position(fits);
+    let found =
+        first(Option::is_none).or(first(|kind| *kind != Some(StopKind::OneProcess))).or(first(|_| true));
+    found.map(|at| chosen[at])
 }
 
 fn options(cli: &Cli) -> Result<Options, Failed> {
@@ -298,7 +307,7 @@ fn options(cli: &Cli) -> Result<Options, Failed> {
 }
 
 fn listen(address: &str, chosen: &[&dyn DynFixture]) -> Result<(), Failed> {
-    let Some(fixture) = chosen.first() else { return Err(usage("nothing to serve")) };
+    let Some(fixture) = joining(chosen) else { return Err(usage("nothing to serve")) };
     let failed = |e: io::Error| {
         let kind = if e.kind() == io::ErrorKind::InvalidInput { NoAddress } else { Unreachable };
         Failed::from(kind.because(format!("listen on {address}: {e}")))

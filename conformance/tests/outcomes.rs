@@ -104,6 +104,20 @@ fn one_device_that_does_not_reach_itself_is_said_once() {
 }
 
 #[test]
+fn an_end_that_was_not_chosen_is_the_first_that_can_be_one() {
+    let (here, absent) = (Mock::new(Schedule::InOrder), Absent);
+    let shared = Mock::new(Schedule::InOrder).on(Fabric::new(FabricConfig::default()));
+    let code = |fixtures: &[&dyn cli::DynFixture]| {
+        // Nobody listens there.
+        let args = ["conformance", "--to", "127.0.0.1:1"].map(str::to_owned);
+        cli::run(args, fixtures)
+    };
+    assert_eq!(code(&[&here]), ExitCode::from(30));
+    assert_eq!(code(&[&here, &absent, &shared]), ExitCode::from(20));
+    assert_eq!(code(&[&here, &absent]), ExitCode::from(3), "what lacks a device would do with one");
+}
+
+#[test]
 fn a_device_that_does_not_open_and_a_panic_are_failures() {
     let report = run(&Dead, &options(&["put_copies"]));
     assert_eq!((report.failed(), report.skipped()), (1, 0), "{report}");
