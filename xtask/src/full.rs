@@ -6,6 +6,7 @@ use crate::{
     lanes::{For, Lane, Ran, done},
     pair,
     sh::{Result, cargo, nightly, output, program, root, run, succeeds, target},
+    suite,
     test::Course,
     vm,
     workspace::{FEATURES, cargo_all, program_of_ours},
@@ -43,7 +44,7 @@ pub(crate) const STEPS: &[Lane] = &[
     ),
     step(
         "differential",
-        "hundreds of generated programs against the model, on each of the mock's schedules",
+        "hundreds of generated programs against the model, on each of the mock's schedules and on software devices",
         differential,
     ),
     step("transfer-100mb", "100 MB between two processes, each pair of providers", transfer),
@@ -137,7 +138,15 @@ fn scale() -> Result<Ran> {
 fn differential() -> Result<Ran> {
     let ibv = program_of_ours("ibv")?.display().to_string();
     let args = ["conformance", "--provider", "mock", "--case", "write", "--differential", "500"];
-    done(run(&mut program(&ibv, args)))
+    run(&mut program(&ibv, args))?;
+    let on_devices = |words: &[&str]| {
+        let of_all = ["--case", "write", "--differential", "100"];
+        let args: Vec<_> = words.iter().chain(&of_all).map(|word| word.to_string()).collect();
+        run(&mut suite::conformance(&args)?)
+    };
+    on_devices(&["--softnic", "--provider", "mlx5", "--require", "mlx5"])?;
+    on_devices(&["--softnic", "--provider", "verbs", "--require", "verbs"])?;
+    done(on_devices(&["--rdma-core", "newest", "--provider", "efa", "--require", "efa"]))
 }
 
 /// This program once more, so that the lane reads the length from its environment.

@@ -126,13 +126,23 @@ impl Planner<'_> {
             // A send names no remote range; a forward is about its order alone.
             fault = Fault::None;
         }
-        if !self.fits(kind, local, remote) {
+        // Local memory that an answer can not go to is noticed before the request leaves, or when its answer comes: by
+        // then an atomic has changed its word, and requests behind have been carried out.
+        let unanswerable = matches!(fault, Fault::WrongLocalKey | Fault::DeadLocalRegion);
+        if unanswerable && matches!(kind, Kind::FetchAdd | Kind::CompareSwap) {
+            fault = Fault::None;
+        }
+        let alone = unanswerable && kind == Kind::Get;
+        if alone || !self.fits(kind, local, remote) {
             self.drain();
         }
         self.mark(kind, local, remote);
         let unsignaled =
             unsignaled && self.caps.completions_in_order && fault == Fault::None && kind != Kind::Forward;
         self.steps.push(Step::Post { kind, local, remote, length, fault, unsignaled });
+        if alone {
+            self.drain();
+        }
     }
 
     /// Whether the request's outcome does not depend on the order of those since the last drain. Only a put
@@ -161,6 +171,43 @@ impl Planner<'_> {
         (self.local[local], self.remote[remote]) = (l, r);
         if kind == Kind::Forward {
             self.remote[(remote + 1) % SLOTS] = Use::Written;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ibv_core::Support::Native;
+
+    fn planned(steps: &[Step]) -> Vec<Step> {
+        let mut caps = Caps::default();
+        (caps.write, caps.read, caps.atomics, caps.max_msg_size) = (Native, Native, Native, 4096);
+        (caps.messages_in_order, caps.completions_in_order) = (true, true);
+        Plan::of(steps, &caps).steps
+    }
+
+    fn post(kind: Kind, slot: usize, fault: Fault) -> Step {
+        Step::Post { kind, local: slot, remote: slot, length: 1, fault, unsignaled: false }
+    }
+
+    #[test]
+    fn what_is_noticed_now_by_one_device_and_later_by_another_has_nothing_around_it() {
+        let put = |slot| post(Kind::Put, slot, Fault::None);
+        for fault in [Fault::WrongLocalKey, Fault::DeadLocalRegion] {
+            let get = post(Kind::Get, 1, fault);
+            let drain = [Step::Ring, Step::Drain];
+            let want = [&[put(0)][..], &drain, &[get], &drain, &[put(2), Step::Ring], &drain].concat();
+            assert_eq!(planned(&[put(0), get, put(2)]), want);
+            for kind in [Kind::FetchAdd, Kind::CompareSwap] {
+                let steps = planned(&[put(0), post(kind, 1, fault)]);
+                assert_eq!(steps[..2], [put(0), post(kind, 1, Fault::None)]);
+            }
+            // A put's is noticed at once, by all.
+            assert_eq!(
+                planned(&[put(0), post(Kind::Put, 1, fault)])[..2],
+                [put(0), post(Kind::Put, 1, fault)]
+            );
         }
     }
 }
